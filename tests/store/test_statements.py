@@ -298,6 +298,7 @@ FRAGMENTS: Final = frozenset(
         "cancelling._NEWEST",
         "cancelling._OPEN",
         "admissions._KEY_STANDS",
+        "admissions._STANDS",
         "admissions._WHY",
         "audit._FIND",
         "audit._LOOK",

@@ -31,7 +31,15 @@ from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
 from imagefleet.api.operators.queues import Looks
-from imagefleet.api.producers import events, images, job_types, jobs, rendering, uploads
+from imagefleet.api.producers import (
+    arriving,
+    events,
+    images,
+    job_types,
+    jobs,
+    rendering,
+    uploads,
+)
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Streams, Watcher
 from imagefleet.api.producers.submitting import Admission
@@ -211,6 +219,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app.state.addresses = Addresses(tools)
     errors.install(app)
     for part in (
+        arriving,
         images,
         rendering,
         uploads,

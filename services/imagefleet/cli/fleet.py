@@ -143,9 +143,7 @@ def sweep(as_json: Json = False) -> None:
     sweeping = ask("GET", "/v1/operator/sweep")
     show(sweeping, _swept, as_json=as_json)
     if not as_json and any(gone["reprocess"] for gone in sweeping["missing"]):
-        complain(
-            "`imagefleet images reprocess IMAGE…` with a key of the tenant makes variants anew"
-        )
+        complain("`imagefleet images reprocess IMAGE` with a key of the tenant makes variants anew")
     finish(ExitCode.FAILED if sweeping["missingInAll"] else ExitCode.DONE)
 
 

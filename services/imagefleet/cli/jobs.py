@@ -18,6 +18,7 @@ from imagefleet.cli.output import (
     at,
     filled,
     finish,
+    moment,
     print_json,
     run_async,
     say,
@@ -25,7 +26,7 @@ from imagefleet.cli.output import (
     show_fields,
     show_list,
 )
-from imagefleet.cli.submit_job import submit_job
+from imagefleet.cli.submit import submit_job
 from imagefleet.cli.verbs import (
     Cursor,
     Json,
@@ -65,7 +66,11 @@ def _explained(verdict: Document) -> list[Part]:
         "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
         "announcedAt",
     )  # fmt: skip
-    return [verdict["sentence"], Fields({name: verdict[name] for name in names if name in verdict})]
+    return [
+        verdict["sentence"],
+        verdict["laneSentence"],
+        Fields({name: verdict[name] for name in names if name in verdict}),
+    ]
 
 
 @app.command()
@@ -173,12 +178,12 @@ def _seen(job: JobView) -> Fields:
         "status": job.status.value,
         "image": job.image_id,
         "progress": job.steps,
-        "created": job.created_at,
-        "updated": job.updated_at,
-        "finished": job.finished_at,
+        "created (UTC)": moment(job.created_at),
+        "updated (UTC)": moment(job.updated_at),
+        "finished (UTC)": moment(job.finished_at),
         "by": job.created_by,
         "result": job.result and job.result.model_dump(by_alias=True),
-        "next attempt": job.next_attempt_at,
+        "next attempt (UTC)": moment(job.next_attempt_at),
         "failure": f"{job.failure.code}: {job.failure.message}" if job.failure else None,
     }
     return Fields(filled(**lines))

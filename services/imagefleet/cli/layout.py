@@ -1,15 +1,15 @@
 """How tables fit a terminal: what somebody selects and pastes is never cut, all else gives way.
 
-An id, a fingerprint or an address is worth nothing when it is cut, nor when it is broken over two
-lines. So a column is whole, unless its table says that it is prose, which folds between words, or
-that it may be dropped; and where even those that must stay have no room, each row is a record of
-its own, a line for each of its fields. What is wider than the whole terminal stays on one line: the
-terminal folds it for the eye alone. In a pipe there is room for everything.
+An id, a fingerprint or an address is worth nothing when it is cut, or broken over two lines. So a
+column is whole, unless its table says that it is prose, which folds between words, or that it may
+be dropped; where even those that must stay have no room, each row is a record, a line for each of
+its fields. What is wider than the terminal stays one line, which the terminal folds for the eye
+alone. In a pipe there is room for everything.
 """
 
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Final, NamedTuple, TypeAlias
 
 GAP: Final = 2
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """A table as it is printed, and the columns that it has no room for."""
+    """A table, and the columns that there is no room for."""
 
     lines: Iterable[Line]
     dropped: Sequence[str] = ()
@@ -44,31 +44,36 @@ def table(
 ) -> Laid:
     """Rows below their heads, or record after record; no width is room for everything."""
     columns = {head: [Cell(head), *cells] for head, *cells in zip(heads, *rows, strict=True)}
-    for many in range(len(drops) + 1):
-        kept = {head: cells for head, cells in columns.items() if head not in drops[:many]}
-        if (widths := _fit(kept, wraps, width)) is not None:
-            return Laid(_rows(kept, widths), drops[:many])
-    named = [Cell(head, "bold") for head in heads]
-    label = max(map(columns_of, heads))
+    empty = [head for head, (_, *cells) in columns.items() if not any(cell.text for cell in cells)]
+    for gone in ([], *([*empty, *drops[:many]] for many in range(len(drops) + 1))):
+        kept = {head: cells for head, cells in columns.items() if head not in gone}
+        if kept and (widths := _fit(kept, wraps, width)) is not None:
+            return Laid(_rows(kept, widths), [head for head in gone if head not in empty])
+    named, label = [Cell(head, "bold") for head in heads], max(map(columns_of, heads))
     records = [[pair for pair in zip(named, row, strict=True) if pair[1].text] for row in rows]
-    lines = [line for record in records for line in [[], *fields(record, width, label)]]
-    return Laid(lines[1:])
+    return Laid([line for each in records for line in [[], *fields(each, width, label)]][1:])
 
 
 def fields(pairs: Iterable[tuple[Cell, Cell]], width: int | None, label: int = 0) -> Iterator[Line]:
-    """A line for each, its label before it; more where it is too long for one."""
+    """A line for each, its label before it, or above it where that leaves too little room."""
     pairs = [*pairs]
-    label = GAP + max([label, *(columns_of(name.text) for name, _ in pairs)])
-    for name, cell in pairs:
-        room = None if width is None or "\n" in cell.text else max(LEAST, width - label)
-        for place, text in enumerate(folded(cell.text, room)):
-            yield [(_padded("" if place else name.text, label), name.style), (text, cell.style)]
+    label = GAP + max(label, *(columns_of(name.text) for name, _ in pairs), 0)
+    for name, (text, style) in pairs:
+        between = "\n" if "\n" in text else " "  # a document is not folded
+        above = width is not None and max(map(columns_of, text.split(between))) > width - label
+        room = None if between == "\n" or width is None else width - (0 if above else label)
+        if above:
+            yield [name]
+        for place, line in enumerate(folded(text, room)):
+            before = "" if above else _padded("" if place else name.text, label)
+            yield [(before, name.style), (line, style)]
 
 
-def folded(text: str, width: int | None, *, longest: int | None = None) -> list[str]:
+def folded(text: str, width: int | None, *, longest: int | None = None) -> Iterable[str]:
     """Lines that are no wider, broken between words; in a word only if it is the `longest`."""
-    lines = text.split("\n")
-    return lines if width is None else [*chain(*(_folded(line, width, longest) for line in lines))]
+    if width is None or columns_of(text) <= width:
+        return text.split("\n")
+    return _folded(text, width, longest)
 
 
 def columns_of(text: str) -> int:
@@ -94,12 +99,10 @@ def _fit(
         word = max(columns_of(word) for cell in columns[head] for word in cell.text.split(" "))
         least[head] = min(widths[head], max(LEAST, min(LONGEST, word)))
     spare = width - sum(least.values()) - GAP * (len(columns) - 1)
-    if spare < 0:
-        return None
     for head in columns:
-        more = min(spare, widths[head] - least[head])
+        more = max(0, min(spare, widths[head] - least[head]))
         least[head], spare = least[head] + more, spare - more
-    return least
+    return None if spare < 0 else least
 
 
 def _rows(columns: Mapping[str, Sequence[Cell]], widths: Mapping[str, int]) -> Iterator[Line]:
@@ -120,9 +123,6 @@ def _padded(text: str, width: int) -> str:
 
 
 def _folded(text: str, width: int, longest: int | None) -> Iterator[str]:
-    if columns_of(text) <= width:
-        yield text
-        return
     line: str | None = None
     for word in text.split(" "):
         joined = word if line is None else f"{line} {word}"

@@ -16,7 +16,7 @@ from imagefleet.errors import Misconfigured, NotFound
 FEWEST: Final = 8  # digits
 WHOLE: Final = 32
 MOST_TOLD: Final = 5
-DIGITS: Final = re.compile(r"[0-9a-f](-?[0-9a-f])*", re.IGNORECASE)
+DIGITS: Final = re.compile(r"([0-9a-f]-?)+", re.IGNORECASE)
 
 
 class Noun(NamedTuple):

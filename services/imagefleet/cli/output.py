@@ -255,7 +255,7 @@ def _print_table(table: Table) -> None:
         return
     _print(laid.lines)
     if laid.dropped:
-        complain(f"no room for: {', '.join(laid.dropped)}; a wider terminal or --json shows all")
+        complain(f"no room for {', '.join(laid.dropped)}; --json has all")
 
 
 def _print_fields(shown: Fields) -> None:

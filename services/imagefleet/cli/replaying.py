@@ -77,9 +77,11 @@ class Replaying:
         """For people, after a dry run."""
         columns: Columns = {
             "letter": "letterId",
-            "": lambda letter: WOULD.get(letter["outcome"], letter["outcome"]),
+            "outcome": lambda letter: WOULD.get(letter["outcome"], letter["outcome"]),
         }
-        yield Table(self.would, columns, {"wraps": ("",), "none": "no letter would be replayed"})
+        yield Table(
+            self.would, columns, {"wraps": ("outcome",), "none": "no letter would be replayed"}
+        )
         if len(self.would) > 1:
             yield f"{self.outcomes['replayed']} of {len(self.would)} letters would be replayed"
 

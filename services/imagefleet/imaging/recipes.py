@@ -193,6 +193,11 @@ class Recipe:
             Truncated(document["truncated"]),
         )
 
+    @property
+    def makes(self) -> frozenset[ImageFormat]:
+        """What its files may come out as."""
+        return frozenset(form for variant in self.variants for form in variant.formats)
+
     @cached_property
     def hash(self) -> str:
         """32 hexadecimal digits of its content; the name is not part of it."""

@@ -88,6 +88,8 @@ def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
     return SUBMITS_OTHERS if walk.parents else wanted.job_type
 
 
+OF_A_SET: Final = "of_a_set"
+"""Why its jobs are in the lane general, whatever each picture is."""
 LOW_PRIORITY: Final = 200  # what producers upload meanwhile has 100, and is rung first
 
 _RENDERING: Final = BUILT_IN["process_image"]
@@ -145,6 +147,8 @@ def follow_up(
         idempotency_key=f"{claim.job_id}/{image.image_id}",
         target=image_target(image.image_id),
         parent_job_id=claim.job_id,
+        priority=LOW_PRIORITY,
+        max_attempts=claim.max_attempts,
         traceparent=claim.traceparent,
         tracestate=claim.tracestate,
-    ).whole(payload, priority=LOW_PRIORITY, max_attempts=claim.max_attempts)
+    ).whole({**payload, "slow": OF_A_SET})

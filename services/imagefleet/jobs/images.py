@@ -240,6 +240,8 @@ class ImageSource(Original):
     width: int | None = None
     """As its header says, and before it is turned; None where that goes on too long."""
     height: int | None = None
+    animated: bool | None = None
+    """None: that was looked at where it came in, and is not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ the API can judge a submission and the store can order it without either of them
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
@@ -131,6 +131,8 @@ class Draft(Intent):
     """A submission before what it asks is known: it may be asked about, and never be inserted."""
 
     kind: JobKind
+    max_attempts: int | None = None
+    """None: as many as its kind has."""
 
     @property
     def type(self) -> str:
@@ -146,19 +148,14 @@ class Draft(Intent):
         *,
         fingerprint: str = "",
         lane: Lane | None = None,
-        priority: int = 100,
-        run_at: datetime | None = None,
-        max_attempts: int | None = None,
     ) -> Submission:
         """The submission that asks this, by the rules of its kind where nothing else is said."""
         return Submission(
             **{name: getattr(self, name) for name in _KNOWN_BEFORE},
             type=self.type,
             lane=lane or self.lane,
-            max_attempts=max_attempts or self.kind.retry.max_attempts,
+            max_attempts=self.max_attempts or self.kind.retry.max_attempts,
             payload=payload,
-            priority=priority,
-            run_at=run_at,
             preempts=self.kind.preempts,
             services=self.kind.services,
             pause_target_on_failure=self.kind.pause_target_on_failure,
@@ -259,6 +256,8 @@ class ProcessImage(Payload):
     """What is kept where the picture is cut; workers of releases before leave it out."""
     crops_only: Literal[True] | None = None
     """What is not cut may be taken over from what is shown, where that was made alike."""
+    slow: Annotated[str, Field(pattern=r"^[a-z_]{1,63}$")] | None = None
+    """Why it was put into the lane general, for who asks: a word of `imaging/lanes.py`."""
 
     @classmethod
     def payload(cls, source: ImageSource, *, source_seq: int | None = None) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def new_job_id() -> JobId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """Whose job, from where, under which keys: what is known of it before what it asks."""
+    """Whose job, from where, on which terms: what is known of it before what it asks."""
 
     job_id: JobId = field(default_factory=new_job_id)
     tenant_id: TenantId
@@ -100,6 +100,9 @@ class Intent:
     idempotency_key: str | None = None
     dedup_key: str | None = None
     parent_job_id: JobId | None = None
+    priority: int = 100
+    run_at: datetime | None = None
+    """Not before this time; None is now, by the database's clock."""
     traceparent: str | None = None
     tracestate: str | None = None
 
@@ -112,9 +115,6 @@ class Submission(Intent):
     lane: Lane
     max_attempts: int
     payload: JsonObject
-    priority: int = 100
-    run_at: datetime | None = None
-    """Not before this time; None is now, by the database's clock."""
     preempts: bool = False
     """Ignores pauses and the order of its target (cancellation, deletion); never a running job."""
     services: tuple[str, ...] = ()

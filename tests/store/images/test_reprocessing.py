@@ -140,6 +140,7 @@ async def test_a_follow_up_renders_what_is_there_on_behalf_of_who_asked(
         "source_height": 48,
         "content_type": "image/jpeg",
         "recipe": "avif",
+        "slow": "of_a_set",
         "source_seq": 2,
     } == job["payload"]
     assert ("process_image", "general", LOW_PRIORITY, 7, ["s3"]) == tuple(

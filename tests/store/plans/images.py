@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -10,7 +11,7 @@ from uuid import uuid4
 from imagefleet.jobs.bulk import SetWalk
 from imagefleet.jobs.images import Bucket, OutputKey, image_target
 from imagefleet.jobs.kinds import ReprocessImages
-from imagefleet.jobs.model import TenantId, new_job_id
+from imagefleet.jobs.model import Lane, TenantId, new_job_id
 from imagefleet.maintenance.pruner import Prune
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import (
@@ -260,7 +261,9 @@ async def accept_a_first_upload(connection: Connection) -> None:
 
 async def accept_a_first_upload_with_a_key(connection: Connection) -> None:
     submission, source = an_upload(new_job_id(), idempotency_key="key")
-    assert (False, None) == await find_key_or_refusal(connection, submission)
+    submission = replace(submission, dedup_key="front page")
+    lanes = (Lane.FAST, Lane.GENERAL)
+    assert (False, {}) == await find_key_or_refusal(connection, submission, lanes)
     assert (await submit_image(connection, submission, source, is_first=True)).created
 
 

@@ -12,11 +12,11 @@ counts as many requests, for the 256 KB that came with it are work, too.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from fastapi import Request
 from pydantic import BaseModel
@@ -38,6 +38,8 @@ from imagefleet.store.fleet.keys import ApiKey
 REFUSED_HEAD: Final = 20  # requests more: ten a second by default, after the first twenty
 MOST_WAITING: Final = 128  # 32 MiB of heads, and a quarter of a second for the last of them
 IMAGE_TYPES: Final = tuple(each.mime_type for each in ImageFormat)
+
+Admit: TypeAlias = Callable[[HeaderFacts], None]
 
 TOO_LATE: Final = "The body did not arrive in time."
 _OR_TYPED: Final = (
@@ -114,10 +116,13 @@ class Intake:
         self._limiting = limiting
         self._turns = Turns(limiting, stalled=self._stalled)
 
-    async def store(self, request: Request, by: ApiKey, key: str | None) -> Arrived:
+    async def store(
+        self, request: Request, by: ApiKey, key: str | None, admit: Admit = lambda _: None
+    ) -> Arrived:
         """Stream the request's image to this key; whatever is refused leaves no object there.
 
-        Without a key it is read, judged and hashed as otherwise, and left nowhere.
+        Without a key it is read, judged and hashed as otherwise, and left nowhere. Its head is told
+        to `admit`, which may refuse the rest.
         """
         settings = self._tools.settings
         most = self._tools.limits.max_bytes
@@ -136,7 +141,7 @@ class Intake:
                     declared, file = await file_of(request.headers["content-type"], everything)
                 else:
                     declared, file = request.headers.get("content-type"), body
-                arrived = await self._pass_on(by, declared, capped(file, most), key)
+                arrived = await self._pass_on(by, declared, capped(file, most), key, admit)
         except TimeoutError:
             raise RequestRejected("request_timeout", TOO_LATE) from None
         self._tools.metrics.uploaded(arrived.facts.mime_type, arrived.stored.bytes)
@@ -184,11 +189,17 @@ class Intake:
         self._tools.metrics.limited("least_rate")
 
     async def _pass_on(
-        self, by: ApiKey, declared: str | None, file: AsyncGenerator[bytes, None], key: str | None
+        self,
+        by: ApiKey,
+        declared: str | None,
+        file: AsyncGenerator[bytes, None],
+        key: str | None,
+        admit: Admit,
     ) -> Arrived:
         async with aclosing(file):
             head = await _head_of(file)
             facts = await self._judged(by, head[:HEAD_BYTES], declared)
+            admit(facts)
             whole = _whole(head, file, facts)
             del head  # it is as large as all else of an upload, and is passed on first
             if key is None:

@@ -27,6 +27,7 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.kinds import STANDARD_RETRY, Kinds
 from imagefleet.jobs.model import Lane, Submission, TenantId
 from imagefleet.jobs.policies import RetryPolicy
@@ -200,6 +201,11 @@ class Tools:
     def versions(self) -> Mapping[str, str]:
         """The hash of each of the recipes, by name."""
         return {name: recipe.hash for name, recipe in self.recipes.items()}
+
+    @property
+    def makes(self) -> Mapping[str, frozenset[ImageFormat]]:
+        """Which formats each of these versions makes, by hash."""
+        return {recipe.hash: recipe.makes for recipe in self.recipes.values()}
 
     @property
     def kinds(self) -> Kinds:

@@ -11,7 +11,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT
-from imagefleet.api.producers.schemas import RunAt
+from imagefleet.api.producers.terms import RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.rules import AuditLines
 from imagefleet.store.fleet.audit import AuditFilter, list_audit

@@ -14,7 +14,7 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import Reason, who
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.producers.terms import Incoming
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
 from imagefleet.jobs.shapes.sweeping import SweepView, WalkView

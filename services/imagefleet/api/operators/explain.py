@@ -4,12 +4,15 @@ They name what can be acted upon: the job that comes first, the pause and whose 
 and its last beat, the lanes that somebody takes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
+from imagefleet.imaging.lanes import Slow
+from imagefleet.jobs.bulk import OF_A_SET
+from imagefleet.jobs.kinds import URGENT_BELOW
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.jobs.shapes.jobs import ExplanationView
@@ -29,8 +32,34 @@ def explanation(
     """The verdict in words, and the facts."""
     reason, sentence = told(facts, room, pauses, breakers)
     words = {"job_id": job_id, "reason": reason, "sentence": sentence}
+    words["lane_sentence"] = _why_there(facts)
     places = {"workers": room.workers, "slots": room.slots, "busy_slots": room.busy}
     return ExplanationView.of(asdict(facts) | words | places)
+
+
+_OF_IMAGES: Final = "process_image"
+_WHY_GENERAL: Final[Mapping[str | None, str]] = {
+    OF_A_SET: "it is one of a set that is rendered again",
+    Slow.UNKNOWN_RECIPE: "the version of its recipe was not in force where it was submitted",
+    Slow.MAKES_AVIF: "its recipe makes AVIF",
+    Slow.IS_AVIF: "its original is AVIF",
+    Slow.LARGE: "its original is large",
+    Slow.ANIMATED: "its original is animated, or may be",
+}
+
+
+def _why_there(facts: Explanation) -> str:
+    """Why it is in its lane."""
+    there = f"It is in the lane {facts.lane}"
+    if facts.lane == Lane.QUARANTINE:
+        return f"{there}: workers or children died under it."
+    if facts.type == _OF_IMAGES:
+        if facts.lane == Lane.FAST:
+            return f"{there}: its picture is small and quick to make."
+        return f"{there}: {_WHY_GENERAL.get(facts.slow, 'an earlier release put it there')}."
+    if facts.lane == Lane.FAST and facts.priority < URGENT_BELOW:
+        return f"{there}, as its priority is {facts.priority} or its type is quick."
+    return f"{there}, as jobs of its type are."
 
 
 def told(

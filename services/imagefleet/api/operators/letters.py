@@ -17,7 +17,7 @@ from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
-from imagefleet.api.producers.schemas import Incoming, RunAt
+from imagefleet.api.producers.terms import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.jobs.shapes.letters import (

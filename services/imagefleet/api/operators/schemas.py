@@ -6,7 +6,7 @@ from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.producers.terms import Incoming
 from imagefleet.jobs.model import JobId, Lane, PauseScope
 from imagefleet.store.fleet.keys import ApiKey
 

@@ -15,8 +15,8 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
-from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
+from imagefleet.api.producers.terms import Incoming, RunAt
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane, Submission, TenantId
@@ -178,8 +178,8 @@ def _cancelling(
     payload = wanted.model_dump(mode="json", exclude_none=True)
     digest = fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload)
     kind = tools.kinds["cancel_jobs"]
-    return draft(request, kind, by=key, on_behalf_of=tenant_id).whole(
-        payload, fingerprint=digest, priority=0
+    return draft(request, kind, by=key, on_behalf_of=tenant_id, priority=0).whole(
+        payload, fingerprint=digest
     )
 
 

@@ -8,8 +8,8 @@ from imagefleet.api.http.auth import AnyKey
 from imagefleet.api.http.documents import NamesInForce, fill_in
 from imagefleet.api.http.openapi import Piece, described
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
+from imagefleet.api.producers.composing import RESERVED
 from imagefleet.api.producers.schemas import JOB_TYPE_FORMAT
-from imagefleet.api.producers.submitting import RESERVED
 from imagefleet.jobs.kinds import RECIPE_FORMAT
 from imagefleet.jobs.shapes.rules import JobTypeList, JobTypeView
 

@@ -20,6 +20,7 @@ from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.accepting import Accepting
+from imagefleet.api.producers.composing import OF_OPERATORS, compose
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
 from imagefleet.api.producers.schemas import (
@@ -32,10 +33,8 @@ from imagefleet.api.producers.schemas import (
 )
 from imagefleet.api.producers.submitting import (
     HEADER,
-    OF_OPERATORS,
     Admission,
     Admitted,
-    compose,
     draft,
     fingerprint,
     idempotency_header,

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from fastapi import Query, Request
 
-from imagefleet.api.producers.schemas import RunAt
+from imagefleet.api.producers.terms import RunAt
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobId
 
-ID_PREFIX: Final = r"^[0-9a-fA-F](-?[0-9a-fA-F]){7,31}$"
+ID_PREFIX: Final = r"^([0-9a-fA-F]-?){8,32}$"
 DIGITS: Final = 32
 LAST: Final = 2**128 - 1
 

@@ -9,9 +9,13 @@ from imagefleet.api.http.auth import AnyKey, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import ToolsHere, accepted, answer
-from imagefleet.api.producers.images import draft_of_image
 from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
-from imagefleet.api.producers.submitting import Admission, fingerprint, idempotency_header
+from imagefleet.api.producers.submitting import (
+    Admission,
+    draft_of_image,
+    fingerprint,
+    idempotency_header,
+)
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
@@ -44,20 +48,23 @@ async def reprocess_image(
     asked = await read_json_if_any(request, Reprocessing)
     recipe = None if asked.recipe is None else tools.recipe_of(asked.recipe).name
     wanted = {"image_id": str(image_id), "recipe": recipe}
-    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted)
-    asking = draft_of_image(request, tools, image_id, key, asked.idempotency_key)
+    digest = fingerprint("POST /v1/images/{id}/reprocess", wanted, terms=asked)
+    asking = draft_of_image(request, tools, image_id, key, asked, asked.idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("reprocess_image", "jobs") as connection:
         await get_image(connection, image_id, key.tenant_id)
-        await admission.admit(connection, key, asking)
-        submission, submitted = await submit_reprocessing(
-            connection,
-            asking,
-            image_id,
-            recipe=recipe,
-            versions=tools.versions,
-            fingerprint=digest,
-        )
+        gate = await admission.admit_image(connection, key, asking)
+        async with connection.transaction():
+            submission, submitted = await submit_reprocessing(
+                connection,
+                asking,
+                image_id,
+                recipe=recipe,
+                versions=tools.versions,
+                makes=tools.makes,
+                fingerprint=digest,
+            )
+            gate.let(submission.lane)
     tools.ring([(submission, submitted)])
     return accepted(AcceptedImage.answering(submitted, image_id))
 
@@ -80,12 +87,18 @@ async def edit_image(
     """Make anew what is cut, around this point; 200 and the image where nothing would change."""
     asked = await read_json(request, ImageEdit)
     focal = None if asked.focal_point is None else asked.focal_point.focal
-    digest = fingerprint("PATCH /v1/images/{id}", {"image_id": str(image_id)}, focal=focal)
-    asking = draft_of_image(request, tools, image_id, key, asked.idempotency_key)
+    wanted = {"image_id": str(image_id)}
+    digest = fingerprint("PATCH /v1/images/{id}", wanted, focal=focal, terms=asked)
+    asking = draft_of_image(request, tools, image_id, key, asked, asked.idempotency_key)
     admission: Admission = request.app.state.admission
     async with tools.pool.use("move_focal", "jobs") as connection:
-        await admission.admit(connection, key, asking)
-        moved = await move_focal(connection, asking, image_id, focal, fingerprint=digest)
+        gate = await admission.admit_image(connection, key, asking)
+        async with connection.transaction():
+            moved = await move_focal(
+                connection, asking, image_id, focal, makes=tools.makes, fingerprint=digest
+            )
+            if not isinstance(moved, ImageView):
+                gate.let(moved[0].lane)
     if isinstance(moved, ImageView):
         return answer(moved.at(tools.settings.public_base_url))
     tools.ring([moved])

@@ -1,58 +1,20 @@
 """What producers send: camelCase, and nothing unknown coming in."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from imagefleet.api.http.requests import TOKEN
+from imagefleet.api.producers.terms import IdempotencyKey, Incoming, Reference, Terms
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import RecipeName, Share
-from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
 MAX_PAYLOAD_BYTES: Final = 65_536
 MOST_IN_A_BATCH: Final = 100
-PRINTABLE_ASCII: Final = r"^[\x21-\x7e]{1,255}$"
-NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 
 JOB_TYPE_FORMAT: Final = "job-type"
 """Marks in a schema what names a job type that producers may submit."""
-
-# Further away it is a slip, and beyond a calendar's ends nobody could read the row again.
-_EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_LATEST: Final = datetime(2100, 1, 1, tzinfo=UTC)
-_FURTHEST_FROM_UTC: Final = timedelta(
-    hours=15, minutes=59
-)  # what Postgres reads; clocks keep to 14
-_BEYOND: Final = "must be from 2000 to 2099, and less than 16 hours from UTC"
-
-
-def _in_this_century(moment: datetime) -> datetime:
-    is_far = abs(moment.utcoffset() or timedelta()) > _FURTHEST_FROM_UTC
-    if is_far or not _EARLIEST <= moment < _LATEST:
-        raise PydanticCustomError("out_of_range", _BEYOND)
-    return moment
-
-
-class Incoming(BaseModel):
-    """Something that anybody may have written."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, extra="forbid", frozen=True, hide_input_in_errors=True
-    )
-
-
-IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
-Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
-RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
-
-
-_SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
-FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
 
 
 def focal_of(query: str) -> Focal:
@@ -71,7 +33,7 @@ class Point(Incoming):
         return Focal(self.x, self.y)
 
 
-class NewJob(Incoming):
+class NewJob(Terms):
     """A job to be accepted."""
 
     job_type: Annotated[
@@ -79,12 +41,6 @@ class NewJob(Incoming):
     ]
     payload: dict[str, object] = Field(default_factory=dict)
     idempotency_key: IdempotencyKey | None = None
-    priority: Annotated[int, Field(ge=0, le=1000)] = 100
-    run_at: RunAt | None = None
-    dedup_key: Annotated[str, Field(pattern=NO_CONTROLS)] | None = None
-    correlation_id: Annotated[str, Field(pattern=TOKEN)] | None = None
-    parent_job_id: UUID | None = None
-    max_attempts: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)] | None = None
 
 
 class NewJobs(Incoming):
@@ -101,14 +57,14 @@ class Cancellation(Incoming):
     idempotency_key: IdempotencyKey | None = None
 
 
-class Reprocessing(Incoming):
+class Reprocessing(Terms):
     """How an image is rendered again; without a recipe, as it was."""
 
     recipe: RecipeName | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
-class ImageEdit(Incoming):
+class ImageEdit(Terms):
     """What an image is to be from now on."""
 
     focal_point: Point | None
@@ -123,7 +79,7 @@ class NewUpload(Incoming):
     max_bytes: Annotated[int, Field(ge=1, lt=2**63)] | None = None
 
 
-class StoredUpload(Incoming):
+class StoredUpload(Terms):
     """A file that was posted to S3, to become an image."""
 
     upload_id: UUID

@@ -1,4 +1,4 @@
-"""From a request to a submission: which kind of job, on whose behalf, and whether it is taken.
+"""From a request to a submission: on whose behalf, on which terms, and whether it is taken.
 
 The same request gets the same answer: which key it bears, and what "the same" means, is said here.
 Pauses that refuse work, and how much may be open, are for what would be new. A repeat of an
@@ -9,10 +9,12 @@ but while new work is refused that writes nothing, so that request's own key is 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 import orjson
 from fastapi import Request
@@ -20,21 +22,13 @@ from fastapi import Request
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.openapi import Piece
 from imagefleet.api.http.requests import Tools, correlate
-from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, PRINTABLE_ASCII, NewJob
+from imagefleet.api.producers.terms import PRINTABLE_ASCII, Terms
 from imagefleet.errors import LimitReached, NotFound, RequestRejected, Unavailable
-from imagefleet.jobs.images import Focal
-from imagefleet.jobs.kinds import (
-    Draft,
-    JobKind,
-    Kinds,
-    ReprocessImages,
-    choose_lane,
-    validate_payload,
-)
-from imagefleet.jobs.model import JobId, Submission, TenantId, new_job_id
+from imagefleet.jobs.images import Focal, ImageFormat, image_target
+from imagefleet.jobs.kinds import Draft, JobKind
+from imagefleet.jobs.model import JobId, Lane, Submission, TenantId, new_job_id
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.images.recipes import names_one_version
 from imagefleet.store.jobs.admissions import (
     find_key_or_refusal,
     find_refusals,
@@ -45,24 +39,12 @@ from imagefleet.store.jobs.admissions import (
 from imagefleet.store.jobs.cancelling import is_cancellable
 from imagefleet.telemetry.tracing import inject
 
-# These act on images and jobs, whose owner is looked at on their own routes.
-RESERVED: Final = MappingProxyType(
-    {
-        "process_image": "Jobs of this type are made by POST /v1/images.",
-        "delete_image": "Jobs of this type are made by DELETE /v1/images/{id}.",
-        "cancel_job": "Jobs of this type are made by POST /v1/jobs/{id}/cancel.",
-        "cancel_jobs": "Jobs of this type are made by operators.",
-    }
-)
-
-# Of the tenant, by whose key it is looked at, and yet not the tenant's to stop.
-OF_OPERATORS: Final = frozenset({"cancel_jobs"})
-
 HEADER: Final = "Idempotency-Key"
+_TELLING: Final = set(Terms.model_fields) - {"correlation_id"}
 _FORM: Final = re.compile(PRINTABLE_ASCII)
 _NO_KEY: Final = "An idempotency key is 1 to 255 printable ASCII characters without spaces."
 _TWO_KEYS: Final = "The idempotency keys of the header and of the body differ."
-_NOT_THEIRS: Final = "recipe_hashes is not for producers: the versions in force are taken."
+_PARENT: Final = "parent job"
 _PAUSED: Final = "New work of this kind is not taken at present."
 
 Asked: TypeAlias = Submission | Draft
@@ -70,62 +52,9 @@ Wish: TypeAlias = tuple[ApiKey, Asked]
 Refusal: TypeAlias = RequestRejected | Unavailable
 
 
-async def compose(
-    request: Request,
-    tools: Tools,
-    job: NewJob,
-    *,
-    by: ApiKey,
-    key: str | None,
-    job_id: JobId | None = None,
-) -> Submission:
-    """The submission that a producer's job comes to; RequestRejected if it cannot be one."""
-    kind, given = _kind_of(tools.kinds, job.job_type), job.payload
-    if len(orjson.dumps(job.payload)) > MAX_PAYLOAD_BYTES:
-        sentence = f"The payload is larger than {MAX_PAYLOAD_BYTES} bytes."
-        raise RequestRejected("payload_too_large", sentence)
-    payload = validate_payload(kind, job.payload)
-    if isinstance(payload, ReprocessImages):
-        given = given | {"recipe_hashes": await versions_of_a_set(tools, payload)}
-    # The payload is JSON already; to dump it as part of the model is another walk through it.
-    asked = job.model_dump(mode="json", exclude={"payload", "idempotency_key", "correlation_id"})
-    asked["payload"] = job.payload
-    return draft(
-        request,
-        kind,
-        by=by,
-        key=key,
-        job_id=job_id,
-        correlation_id=job.correlation_id,
-        dedup_key=job.dedup_key,
-        target=kind.target(payload),
-        parent_job_id=None if job.parent_job_id is None else JobId(job.parent_job_id),
-    ).whole(
-        given,
-        fingerprint=fingerprint("POST /v1/jobs", asked),
-        lane=choose_lane(kind, job.priority),
-        priority=job.priority,
-        run_at=job.run_at,
-        max_attempts=job.max_attempts,
-    )
-
-
-async def versions_of_a_set(tools: Tools, wanted: ReprocessImages) -> Mapping[str, str]:
-    """What the images of a set are made by, each by the version of its recipe; or why not.
-
-    A worker with an older file would make the version that is to be replaced.
-    """
-    if wanted.recipe_hashes is not None:
-        raise RequestRejected("invalid_payload", _NOT_THEIRS)
-    if wanted.recipe is not None:
-        tools.recipe_of(wanted.recipe)
-    name, _, version = (wanted.recipe_was or "").partition("@")
-    if version:
-        async with tools.pool.use("list_versions", "recipes") as connection:
-            if not await names_one_version(connection, name, version):
-                sentence = f"There is no one version {version} of a recipe {name}."
-                raise RequestRejected("unknown_recipe", sentence)
-    return tools.versions
+def known(terms: Terms) -> dict[str, Any]:
+    """What a draft is told of them."""
+    return {name: getattr(terms, name) for name in Terms.model_fields}
 
 
 def draft(
@@ -140,6 +69,9 @@ def draft(
     dedup_key: str | None = None,
     target: str | None = None,
     parent_job_id: JobId | None = None,
+    priority: int = 100,
+    run_at: datetime | None = None,
+    max_attempts: int | None = None,
 ) -> Draft:
     """What a request will come to, as far as it is known without its body."""
     trace = inject()
@@ -153,20 +85,26 @@ def draft(
         dedup_key=dedup_key,
         target=target,
         parent_job_id=parent_job_id,
+        priority=priority,
+        run_at=run_at,
+        max_attempts=max_attempts,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
     )
 
 
-def _kind_of(kinds: Kinds, name: str) -> JobKind:
-    if name in RESERVED:
-        raise RequestRejected("use_another_route", RESERVED[name])
-    kind = kinds.get(name)
-    if kind is None:
-        known = ", ".join(sorted(set(kinds) - RESERVED.keys()))
-        sentence = f"There is no such job type; known are: {known}."
-        raise RequestRejected("unknown_job_type", sentence)
-    return kind
+def draft_of_image(
+    request: Request,
+    tools: Tools,
+    image_id: UUID,
+    key: ApiKey,
+    terms: Terms,
+    in_body: str | None = None,
+) -> Draft:
+    """What its rendering is asked by; the key is that of the header, or of the body."""
+    kind, target = tools.kinds["process_image"], image_target(image_id)
+    own = key_of(request, in_body)
+    return draft(request, kind, by=key, key=own, target=target, **known(terms))
 
 
 def key_of(request: Request, in_body: str | None = None) -> str | None:
@@ -192,9 +130,20 @@ def idempotency_header() -> Piece:
     return {"parameters": [header]}
 
 
-def fingerprint(route: str, asked: Mapping[str, object], *, focal: Focal | None = None) -> str:
-    """A digest of what is asked; neither the key nor the correlation id is part of that."""
-    whole = {**asked, "focal": [*focal]} if focal else asked  # without, as releases before have it
+def fingerprint(
+    route: str,
+    asked: Mapping[str, object],
+    *,
+    focal: Focal | None = None,
+    terms: Terms | None = None,
+) -> str:
+    """A digest of what is asked; neither the key nor the correlation id is part of that.
+
+    Releases before knew no terms of images, and no focal points: where none is given, it is theirs.
+    """
+    whole = {**asked, "focal": [*focal]} if focal else {**asked}
+    if terms is not None:
+        whole |= terms.model_dump(mode="json", include=_TELLING, exclude_defaults=True)
     canonical = orjson.dumps({"route": route, "asked": whole}, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(canonical).hexdigest()
 
@@ -208,23 +157,30 @@ class Admitted(StrEnum):
     """Nothing new is taken, but a job stands for it already: that is the answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """How an image may go on, whose lane its header will tell."""
+
+    stands: bool
+    """A job stands for it already: it is answered with that, and not stored."""
+    refusals: Mapping[Lane, str]
+
+    def let(self, lane: Lane) -> None:
+        """Return if it may come to be in this lane."""
+        if not self.stands and lane in self.refusals:
+            raise Unavailable("submits_paused", _PAUSED, self.refusals[lane])
+
+
 class Admission:
     """The gate before the store."""
 
     def __init__(self, limiting: Limiting) -> None:
         self._limiting = limiting
 
-    async def admit(self, connection: Connection, key: ApiKey, asked: Asked) -> Admitted:
-        """Return if this may be submitted, or was before; RequestRejected or Unavailable if not."""
-        [verdict] = await self.admit_batch(connection, [(key, asked)])
-        if isinstance(verdict, Admitted):
-            return verdict
-        raise verdict
-
     async def admit_batch(
         self, connection: Connection, wishes: Sequence[Wish], *, counts: bool = True
     ) -> list[Refusal | Admitted]:
-        """The same of many jobs, each by itself, for one or two statements.
+        """Whether these may be submitted, or were before, each by itself, in one or two statements.
 
         What is there after a count is for the first of them; open jobs are counted once, or were
         before.
@@ -241,7 +197,7 @@ class Admission:
         def refusal(key: ApiKey, job: Asked) -> Refusal | None:
             parent = job.parent_job_id
             if parent is not None and (key.tenant_id, parent) not in parents:
-                return NotFound("parent job")
+                return NotFound(_PARENT)
             why = paused.get((job.type, job.lane, key.tenant_id))
             if why is not None:
                 return Unavailable("submits_paused", _PAUSED, why)
@@ -255,17 +211,25 @@ class Admission:
                 verdicts[refused[standing]] = Admitted.STANDS
         return verdicts
 
-    async def admit_upload(self, connection: Connection, key: ApiKey, draft: Draft) -> bool:
-        """The same before a body is read; whether its key stands for something already.
+    async def admit_image(
+        self, connection: Connection, key: ApiKey, draft: Draft, makes: Collection[ImageFormat] = ()
+    ) -> "Gate":
+        """Return if an image may come in: before it is read, and thus before its lane is known.
 
-        Then it is a repeat, or another body, and neither is to be stored.
+        RequestRejected or Unavailable if not.
         """
-        stands, why = await find_key_or_refusal(connection, draft)
+        slow = ImageFormat.AVIF in makes  # whatever the picture is
+        lanes = {Lane.GENERAL} if slow else {Lane.FAST, Lane.GENERAL}
+        stands, refusals = await find_key_or_refusal(connection, draft, lanes)
+        gate = Gate(stands, refusals)
         if not stands:
-            if why is not None:
-                raise Unavailable("submits_paused", _PAUSED, why)
+            parent = draft.parent_job_id
+            if parent and (key.tenant_id, parent) not in await list_parents(connection, {parent}):
+                raise NotFound(_PARENT)
+            if lanes == refusals.keys():
+                gate.let(Lane.GENERAL)
             await self.admit_form(connection, key)
-        return stands
+        return gate
 
     async def admit_form(self, connection: Connection, key: ApiKey) -> None:
         """Return if what is posted by a new form could become an image at present."""

@@ -15,8 +15,9 @@ from imagefleet.api.http.limiting import Limiting, refusal
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
-from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of
+from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, known
 from imagefleet.errors import RequestRejected
+from imagefleet.imaging.lanes import rendering, seen, why_slow
 from imagefleet.imaging.limits import judge_bytes
 from imagefleet.jobs.images import NewSource, image_target, original_key
 from imagefleet.jobs.kinds import ProcessImage
@@ -98,13 +99,14 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
     idempotency_key = key_of(request, asked.idempotency_key) or f"upload:{asked.upload_id}"
     admission: Admission = request.app.state.admission
     async with tools.pool.use("get_upload", "uploads") as connection:
-        asking = draft(request, tools.kinds["process_image"], by=key, key=idempotency_key)
-        await admission.admit(connection, key, asking)
+        kind = tools.kinds["process_image"]
+        asking = draft(request, kind, by=key, key=idempotency_key, **known(asked))
+        gate = await admission.admit_image(connection, key, asking, recipe.makes)
         upload = await get_upload(connection, asked.upload_id, key.tenant_id)
     asking = replace(asking, target=image_target(upload.image_id))
-    wanted = asked.model_dump(mode="json", exclude={"idempotency_key", "focal_point"})
+    wanted = asked.model_dump(mode="json", include={"upload_id", "recipe", "reference"})
     focal = None if asked.focal_point is None else asked.focal_point.focal
-    digest = fingerprint("POST /v1/images", wanted, focal=focal)
+    digest = fingerprint("POST /v1/images", wanted, focal=focal, terms=asked)
     # One that has its job already can only be answered with that, whatever is in S3 by now.
     if upload.job_id is not None:
         async with tools.pool.use("submit_upload", "jobs") as connection:
@@ -113,22 +115,22 @@ async def accept_upload(request: Request, key: ApiKey, tools: Tools) -> Response
         return accepted(AcceptedImage.answering(submitted, upload.image_id))
     intake: Intake = request.app.state.intake
     stored, facts = await intake.posted(key, upload.key, upload.content_type, upload.max_bytes)
-    source = NewSource(
+    posted = NewSource(
         image_id=upload.image_id,
         tenant_id=upload.tenant_id,
         key=upload.key,
         bytes=stored.bytes,
         content_type=upload.content_type,
         etag=stored.etag,
-        width=facts.width,
-        height=facts.height,
         recipe=recipe.name,
         recipe_hash=recipe.hash,
         reference=asked.reference,
         focal=focal,
     )
-    payload = ProcessImage.payload(source)
-    submission = asking.whole(payload, fingerprint=digest)
+    source = seen(posted, facts)
+    slow = why_slow(source, recipe.makes)
+    submission = rendering(asking, ProcessImage.payload(source), slow, fingerprint=digest)
+    gate.let(submission.lane)
     async with tools.pool.use("submit_upload", "jobs") as connection:
         submitted = await submit_upload(connection, submission, source, asked.upload_id)
     tools.ring([(submission, submitted)])

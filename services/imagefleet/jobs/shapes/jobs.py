@@ -228,6 +228,7 @@ class ExplanationView(Shape):
     why: str | None = None
     status: JobState
     lane: str
+    lane_sentence: str
     job_type: str
     target: str | None = None
     claim_no: int

@@ -32,6 +32,7 @@ from imagefleet.store.jobs.submissions import (
     ACCEPTING,
     ANSWERING,
     document_of,
+    find_living,
     insert_submission,
     submitted_of,
 )
@@ -84,7 +85,7 @@ stored AS (
 {ANSWERING}"""  # noqa: S608 - composed at import from that of any job
 
 
-class _AnswerStands(Exception):
+class AnswerStands(Exception):
     """An answer, on its way out of a transaction that must leave no trace."""
 
     def __init__(self, answer: Submitted) -> None:
@@ -97,8 +98,9 @@ async def submit_image(
     """Accept a stored original with the job that renders it, in one transaction.
 
     For the first upload, which named its image itself, and for a replacement alike. A repeat of the
-    request leaves no trace: the answer names the first job, and its image by its target. What would
-    be new about an image that was deleted is RequestRejected.
+    request leaves no trace, and what another job stands for by the dedup key none but its own key:
+    the answer names that job, and its image by its target. What would be new about an image that
+    was deleted is RequestRejected.
     """
     values = [getattr(source, name) for name in _SOURCE]
     point = source.focal or (None, None)
@@ -113,12 +115,14 @@ async def submit_image(
         async with connection.transaction():
             answer = await insert_submission(connection, submission)
             if not answer.created:
-                raise _AnswerStands(answer)  # noqa: TRY301 - which rolls back
+                raise AnswerStands(answer)  # noqa: TRY301 - which rolls back
             if await connection.fetchval(ACCEPT_SOURCE, *values, answer.job_id, *point) is None:
                 raise RequestRejected("image_deleted", IMAGE_DELETED)
             return answer
-    except _AnswerStands as standing:
-        return standing.answer
+    except AnswerStands as standing:
+        if submission.dedup_key is None or connection.is_in_transaction():
+            return standing.answer
+        return await find_living(connection, submission)
 
 
 PUBLISH_IMAGES: Final = """

@@ -5,14 +5,15 @@ nothing is submitted here for an image that was deleted before; and the original
 one, whatever is being uploaded meanwhile. A handler that is given no original asks for that one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
+from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import Focal, Original, image_target
+from imagefleet.jobs.images import Focal, ImageFormat, Original, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
@@ -24,6 +25,9 @@ from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.store.jobs.submissions import insert_submission, insert_submissions
 
+Makes: TypeAlias = Mapping[str, Collection[ImageFormat]]
+"""Which formats the versions in force make, by hash."""
+NOTHING_KNOWN: Final[Makes] = {}
 PAGE: Final = 25  # images; their targets stay locked for a few milliseconds
 MOST_COUNTED: Final = 1_000_000  # images; a larger set has no total
 
@@ -77,6 +81,7 @@ async def reprocess_image(
     *,
     recipe: str | None,
     versions: Mapping[str, str],
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted]:
     """Accept the job that renders an image's newest original once more, which is known here.
@@ -86,8 +91,16 @@ async def reprocess_image(
     """
     async with connection.transaction():
         candidate = await find_candidate(connection, draft, image_id)
-        submission = draft.whole(candidate.payload(recipe, versions), fingerprint=fingerprint)
+        payload = candidate.payload(recipe, versions)
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         return submission, await insert_submission(connection, submission)
+
+
+def _rendering(
+    draft: Draft, source: Candidate, payload: dict[str, Any], makes: Makes, fingerprint: str
+) -> Submission:
+    slow = why_slow(source, makes.get(payload.get("recipe_hash", "")))
+    return rendering(draft, payload, slow, fingerprint=fingerprint)
 
 
 async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -> Candidate:
@@ -95,7 +108,9 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
     if not candidates:
         raise NotFound("image")
-    if candidates[0].deleted and not await is_standing(connection, draft):
+    # What stands by a dedup key may be gone a moment later, and this would be its successor.
+    own = replace(draft, dedup_key=None)
+    if candidates[0].deleted and not await is_standing(connection, own):
         raise RequestRejected("image_deleted", IMAGE_DELETED)
     return candidates[0]
 
@@ -114,6 +129,7 @@ async def move_focal(
     image_id: UUID,
     focal: Focal | None,
     *,
+    makes: Makes = NOTHING_KNOWN,
     fingerprint: str = "",
 ) -> tuple[Submission, Submitted] | ImageView:
     """Accept the job that cuts the image anew; the image as it is, where nothing would change.
@@ -130,7 +146,8 @@ async def move_focal(
             return shown
         # In the version of its recipe that made what is shown, whichever is in force.
         payload = replace(candidate, focal=focal).payload(None, {})
-        submission = draft.whole(payload | {"crops_only": True}, fingerprint=fingerprint)
+        payload |= {"crops_only": True}
+        submission = _rendering(draft, candidate, payload, makes, fingerprint)
         answer = await insert_submission(connection, submission)
         if answer.created:
             await connection.execute(MOVE_FOCAL, image_id, *(focal or (None, None)))

@@ -10,9 +10,9 @@ from imagefleet.jobs.images import NewSource
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.images.images import submit_image
+from imagefleet.store.images.images import AnswerStands, submit_image
 from imagefleet.store.jobs.admissions import is_standing
-from imagefleet.store.jobs.submissions import find_standing
+from imagefleet.store.jobs.submissions import find_living
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,19 +124,26 @@ async def submit_upload(
 ) -> Submitted:
     """Accept a posted original with its job; RequestRejected when another job has the upload.
 
-    A repeat of the request gets its first answer, as with any other image.
+    A repeat of the request gets its first answer, as with any other image. What another job stands
+    for by the dedup key is answered with that, and the upload stays unused.
     """
-    async with connection.transaction():
-        # First of all, so that two requests about one upload go through one after the other.
-        if await connection.fetchval(USE_UPLOAD, upload_id, submission.job_id) is None:
-            await _refuse_others(connection, submission)
-        return await submit_image(connection, submission, source)
+    try:
+        async with connection.transaction():
+            # First of all, so that two requests about one upload go one after the other.
+            if await connection.fetchval(USE_UPLOAD, upload_id, submission.job_id) is None:
+                await _refuse_others(connection, submission)
+            answer = await submit_image(connection, submission, source)
+            if not answer.created:  # by another upload's job, and this one is still to be had
+                raise AnswerStands(answer)  # noqa: TRY301 - which rolls back
+            return answer
+    except AnswerStands:
+        return await find_living(connection, submission)
 
 
 async def find_of_upload(connection: Connection, asking: Submission) -> Submitted:
     """The answer about an upload that has its job: this request's own, or RequestRejected."""
     await _refuse_others(connection, asking)
-    return await find_standing(connection, asking)
+    return await find_living(connection, asking)
 
 
 UPLOAD_USED: Final = "This upload has become an image already, by another request."

@@ -16,15 +16,17 @@ _KEY_STANDS: Final = """(SELECT true FROM jobs
             WHERE idempotency_aliases.tenant_id = asked.tenant_id
               AND idempotency_aliases.idempotency_key = asked.idempotency_key)"""
 
+_STANDS: Final = f"""{_KEY_STANDS}
+       OR (SELECT true FROM jobs
+            WHERE jobs.tenant_id = asked.tenant_id AND jobs.type = asked.type
+              AND jobs.dedup_key = asked.dedup_key
+              AND jobs.state IN ('queued', 'processing', 'failed_retryable'))"""  # noqa: S608 - of the rule above
+
 LIST_STANDING: Final = f"""
 SELECT asked.place
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
        WITH ORDINALITY AS asked (tenant_id, idempotency_key, type, dedup_key, place)
- WHERE {_KEY_STANDS}
-       OR (SELECT true FROM jobs
-            WHERE jobs.tenant_id = asked.tenant_id AND jobs.type = asked.type
-              AND jobs.dedup_key = asked.dedup_key
-              AND jobs.state IN ('queued', 'processing', 'failed_retryable'))
+ WHERE {_STANDS}
 """  # noqa: S608 - composed at import from the rule above
 
 
@@ -84,28 +86,34 @@ async def find_refusals(connection: Connection, groups: Collection[Group]) -> di
     return {(row["type"], Lane(row["lane"]), row["tenant_id"]): row["why"] for row in rows}
 
 
-# Both at once, of one request.
+# Both at once, of one request that will be in one of these lanes.
 FIND_KEY_OR_REFUSAL: Final = f"""
-SELECT {_KEY_STANDS} AS stands,
+SELECT asked.lane, {_STANDS} AS stands,
        (SELECT {_WHY}
           FROM pauses
          WHERE pauses.refuse_new AND {pauses_job("asked")}
          ORDER BY pauses.scope
          LIMIT 1) AS why
   FROM (SELECT $1::text AS tenant_id, $2::text AS idempotency_key, $3::text AS type,
-               $4::text AS lane, NULL::text AS target) AS asked
+               $4::text AS dedup_key, lanes.lane, NULL::text AS target
+          FROM unnest($5::text[]) AS lanes (lane)) AS asked
 """  # noqa: S608 - composed at import from the rule in verdicts.py
 
 
 async def find_key_or_refusal(
-    connection: Connection, asked: Submission | Draft
-) -> tuple[bool, str | None]:
-    """Whether this request's key stands for something already; and why what is new is refused."""
-    row = await connection.fetchrow(
-        FIND_KEY_OR_REFUSAL, asked.tenant_id, asked.idempotency_key, asked.type, asked.lane
+    connection: Connection, asked: Submission | Draft, lanes: Collection[Lane]
+) -> tuple[bool, dict[Lane, str]]:
+    """Whether a job stands for this request already; and which lanes refuse a new one, and why."""
+    rows = await connection.fetch(
+        FIND_KEY_OR_REFUSAL,
+        asked.tenant_id,
+        asked.idempotency_key,
+        asked.type,
+        asked.dedup_key,
+        list(lanes),
     )
-    assert row is not None  # noqa: S101 - it names one
-    return bool(row["stands"]), row["why"]
+    refusals = {Lane(row["lane"]): row["why"] for row in rows if row["why"] is not None}
+    return any(row["stands"] for row in rows), refusals
 
 
 def _room(creator: str, but: str = "") -> str:

@@ -183,6 +183,7 @@ MOST_AHEAD: Final = 1000
 EXPLAIN_JOB: Final = f"""
 SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        job.tenant_id, job.state, job.lane, job.type, job.target, job.claim_no, job.attempts,
+       job.priority, job.payload ->> 'slow' AS slow,
        job.max_attempts, job.crashes, job.locked_by, job.cancel_code, job.cancel_requested_at,
        job.failure_code, job.failure_message, job.result_reason, job.finished_at,
        coalesce(job.locked_at < now() - fleet.lock_timeout, false) AS lock_expired,
@@ -224,6 +225,9 @@ class Explanation:
     state: JobState
     lane: str
     type: str
+    priority: int
+    slow: str | None
+    """Of an image, what sent it to the lane general."""
     target: str | None
     claim_no: int
     attempts: int

@@ -12,6 +12,7 @@ once it has the lock (`take_key`, migration 0019): its own snapshot may be older
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -48,6 +49,20 @@ async def find_standing(connection: Connection, asking: Submission) -> Submitted
     if not isinstance(answer, Submitted):
         raise answer
     return answer
+
+
+async def find_living(connection: Connection, asking: Submission) -> Submitted:
+    """The same of a request with a dedup key, whose own key is remembered beside what it finds.
+
+    By the way of an insert, which meets what stands under its locks, and of which nothing stays.
+    """
+    if asking.dedup_key is None or asking.idempotency_key is None:
+        return await find_standing(connection, asking)
+    async with connection.transaction():
+        answer = await insert_submission(connection, replace(asking, target=None))
+        if answer.created:  # what stood has ended meanwhile
+            raise Unavailable("database_conflict", _FORGOTTEN)
+        return answer
 
 
 async def find_standing_jobs(
