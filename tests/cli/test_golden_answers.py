@@ -139,6 +139,7 @@ async def of_images(acme: Typed, worker: Connection, superuser: Connection, phot
     await acme("images", "show", image)
     await published(worker, accepted)
     await acme("images", "show", image)
+    await acme("images", "original", image)
     await acme("images", "list", "--limit", "1")
     await acme("images", "focal", image, "0", "1")
     await acme("images", "reprocess", image)

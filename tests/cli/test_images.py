@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
+import httpx
 import pytest
 
 from imagefleet.cli.output import ExitCode
@@ -53,6 +54,19 @@ async def test_a_focal_point_is_moved_and_taken_away(
     assert (ended.code, ended.json()["status"]) == (ExitCode.DONE, "completed")
     point = "SELECT ARRAY[focal_x, focal_y] FROM images"
     assert [0.25, 1] == await superuser.fetchval(point)
+
+
+async def test_an_original_is_told_by_its_address_alone_on_one_line(
+    produce: Cli, image_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+
+    ended = await produce("images", "original", image_id)
+    (url,) = ended.out.splitlines()
+    async with httpx.AsyncClient(timeout=20) as anybody:
+        file = await anybody.get(url)
+
+    assert (ended.code, file.content) == (ExitCode.DONE, a_jpeg())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typing import Final
 
 import structlog
 
-from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.client import Renderer
 from tests.corpus import __doc__ as described
@@ -31,16 +30,7 @@ from tests.corpus.fetching import (
     newest,
     unpacked,
 )
-from tests.corpus.judging import (
-    RECIPE,
-    Look,
-    Verdict,
-    findings,
-    judged,
-    share_alike,
-    table,
-    without_loss,
-)
+from tests.corpus.judging import Look, Verdict, findings, judged, share_alike, table
 from tests.support.wheels import ROOT
 
 CACHE: Final = ROOT / ".bench" / "corpus"
@@ -62,9 +52,6 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--package", action="append", help="of these packages alone")
     parser.add_argument("--named", type=int, default=8, help="files to name of each cause (8)")
     parser.add_argument("--no-browser", action="store_true", help="compare with nothing")
-    parser.add_argument(
-        "--lossless", action="store_true", help="without what the encoders lose: what was decoded"
-    )
     parser.add_argument("--smoke", action="store_true", help="a few drawn files, no network")
     parser.add_argument("--pin", action="store_true", help="write today's versions down instead")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every verdict")
@@ -85,9 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = gathered(asked.package, asked.most)
             look = stack.enter_context(looking(none=asked.no_browser))
         found = [each for each in found if not asked.only or each.format in asked.only]
-        verdicts = asyncio.run(
-            all_judged(found, look, asked.seconds, without_loss() if asked.lossless else RECIPE)
-        )
+        verdicts = asyncio.run(all_judged(found, look, asked.seconds))
     say(*table(verdicts), "", *findings(verdicts, asked.named))
     if asked.json:
         asked.json.write_text(
@@ -135,9 +120,7 @@ def looking(*, none: bool) -> Iterator[Look | None]:
         yield started.show if isinstance(started, Browser) else drawn_by_pillow
 
 
-async def all_judged(
-    found: Sequence[Found], look: Look | None, seconds: float, recipe: Recipe = RECIPE
-) -> list[Verdict]:
+async def all_judged(found: Sequence[Found], look: Look | None, seconds: float) -> list[Verdict]:
     """Some files at a time, until the time is over."""
     ends, gate = time.monotonic() + seconds, asyncio.Semaphore(AT_ONCE)
     verdicts: list[Verdict] = []
@@ -146,7 +129,7 @@ async def all_judged(
         async with gate:
             if time.monotonic() > ends:
                 return
-            verdicts.append(await judged(each, renderer, scratch, look, recipe))
+            verdicts.append(await judged(each, renderer, scratch, look))
             if len(verdicts) % 100 == 0:
                 say(f"{len(verdicts)} of {len(found)}", to=sys.stderr)
 

@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,11 +22,28 @@ from tests.corpus.browser import Shown
 from tests.corpus.fetching import Found
 from tests.support.recipes import RECIPES
 
-RECIPE: Final = RECIPES["default"]
 LIMITS: Final = Limits()
 WITHIN: Final = 90.0  # seconds for a child, on a machine that does other things
 ALIKE: Final = 4.0  # levels of 255, a mean over all pixels
 GROUNDS: Final = ("white", "black")
+
+
+def with_what_was_decoded(recipe: Recipe) -> tuple[Recipe, VariantSpec, VariantSpec]:
+    """A recipe whose largest variant is made without loss, too; both of them, that one last.
+
+    The largest is the nearest to its source. Without loss it is what was decoded, scaled: what
+    differs there is a fault of the way to it, and what differs beyond is what the encoder loses.
+    """
+    inside = [each for each in recipe.variants if each.fit is Fit.INSIDE]
+    largest = max(inside, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
+    decoded = replace(
+        largest, name="decoded", format=ImageFormat.WEBP, or_smaller=(),
+        lossless=Lossless.ALWAYS, most_bytes=None,
+    )  # fmt: skip
+    return replace(recipe, variants=(*recipe.variants, decoded)), largest, decoded
+
+
+RECIPE, ENCODED, DECODED = with_what_was_decoded(RECIPES["default"])
 
 Look = Callable[[bytes], Shown | None]
 
@@ -44,37 +61,23 @@ class Verdict:
     """None: nobody was there to show it."""
     same_size: bool | None = None
     difference: float | None = None
+    """Of what was decoded; it is what is judged."""
+    encoded: float | None = None
+    """Of the file that is published, so with what its encoder loses."""
 
     @property
     def made(self) -> bool:
         return self.said == "made"
 
 
-def without_loss() -> Recipe:
-    """What is compared is what was decoded then, as far as it is scaled at all."""
-    largest = variant_looked_at(RECIPE)
-    exact = replace(
-        largest, format=ImageFormat.WEBP, or_smaller=(), lossless=Lossless.ALWAYS, most_bytes=None
-    )
-    return Recipe("decoded", (exact,))
-
-
-def variant_looked_at(recipe: Recipe) -> VariantSpec:
-    """The largest: it is nearest to its source."""
-    inside = [each for each in recipe.variants if each.fit is Fit.INSIDE]
-    return max(inside, key=lambda each: (each.width, each.format is ImageFormat.WEBP))
-
-
-async def judged(
-    found: Found, renderer: Renderer, scratch: Path, look: Look | None, recipe: Recipe
-) -> Verdict:
+async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | None) -> Verdict:
     """Have it shown, render it, compare."""
     content = found.path.read_bytes()
     shown = await asyncio.to_thread(look, content) if look is not None else None
     verdict = Verdict(found, "made", shown=None if look is None else shown is not None)
     try:
         files = await renderer.render(
-            found.path, recipe, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
+            found.path, RECIPE, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
             memory_bytes=QUARANTINE_MEMORY_BYTES,
         )  # fmt: skip
     except InputRejected as refused:
@@ -82,16 +85,17 @@ async def judged(
     except FleetError as error:
         return replace(verdict, said=type(error).__name__, detail=str(error))
     with files:
-        wanted = variant_looked_at(recipe)
-        file = next(each for each in files.variants if each.facts.name == wanted.name)
-        verdict = replace(verdict, warnings=file.facts.warnings)
+        made = {(each.facts.name, each.facts.format): each for each in files.variants}
+        decoded, encoded = (made[each.name, each.format] for each in (DECODED, ENCODED))
+        verdict = replace(verdict, warnings=decoded.facts.warnings)
         if shown is None:
             return verdict
-        with Image.open(file.path) as ours:
+        with Image.open(decoded.path) as exact, Image.open(encoded.path) as published:
             return replace(
                 verdict,
                 same_size=(files.source.width, files.source.height) == (shown.width, shown.height),
-                difference=difference(ours, shown.picture),
+                difference=difference(exact, shown.picture),
+                encoded=difference(published, shown.picture),
             )
 
 
@@ -114,8 +118,8 @@ def row(form: str, verdicts: Sequence[Verdict]) -> list[str]:
     """One line of the table."""
     made = [each for each in verdicts if each.made]
     compared = [each.difference for each in made if each.difference is not None]
+    published = [each.encoded for each in made if each.encoded is not None]
     refused = Counter(each.said for each in verdicts if not each.made)
-    alike = share_alike(verdicts)
     return [
         form,
         str(len(verdicts)),
@@ -124,18 +128,29 @@ def row(form: str, verdicts: Sequence[Verdict]) -> list[str]:
         str(sum(each.same_size is False for each in made)),
         f"{statistics.median(compared):.2f}" if compared else "",
         f"{max(compared):.1f}" if compared else "",
-        "" if alike is None else f"{alike:.1%}",
+        _percent(share_alike(verdicts)),
+        f"{statistics.median(published):.2f}" if published else "",
+        _percent(share_alike(map(as_published, verdicts))),
         str(sum(each.shown is True and not each.made for each in verdicts)),
     ]
 
 
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
 HEAD: Final = (
     "format", "files", "made", "refused", "other size", "median", "worst", "under 4",
-    "shown, not made",
+    "encoded: median", "encoded: under 4", "shown, not made",
 )  # fmt: skip
 
 
-def share_alike(verdicts: Sequence[Verdict]) -> float | None:
+def as_published(verdict: Verdict) -> Verdict:
+    """Judged by the file that is published instead."""
+    return replace(verdict, difference=verdict.encoded)
+
+
+def share_alike(verdicts: Iterable[Verdict]) -> float | None:
     """Of those that are shown and were made, how many are alike: upright in size and in picture."""
     compared = [each for each in verdicts if each.made and each.difference is not None]
     if not compared:

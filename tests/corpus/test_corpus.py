@@ -15,8 +15,8 @@ from tests.corpus import __main__ as corpus
 from tests.corpus.browser import Shown
 from tests.corpus.drawn import DRAWN, drawn, drawn_by_pillow
 from tests.corpus.fetching import Found, chosen, listed, pictures_in
-from tests.corpus.judging import difference, share_alike, table
-from tests.support.images import quadrants, translucent
+from tests.corpus.judging import ALIKE, as_published, difference, share_alike, table
+from tests.support.images import grain, quadrants, saved, translucent
 
 
 def test_drawn_files_go_through_a_child_and_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,13 +28,22 @@ def test_drawn_files_go_through_a_child_and_are_alike(capsys: pytest.CaptureFixt
     assert "unlike" not in said
 
 
-def test_without_what_encoders_lose_nothing_is_left_of_a_difference(
-    capsys: pytest.CaptureFixture[str],
+async def test_what_is_judged_was_decoded_and_what_its_encoder_loses_stands_beside_it(
+    tmp_path: Path,
 ) -> None:
-    assert corpus.main(["--smoke", "--lossless"]) == 0
+    noise = tmp_path / "noise.jpeg"
+    noise.write_bytes(saved(grain(400, 300)))
+    found = [Found(ImageFormat.JPEG, "drawn", noise.name, noise)]
 
-    (line,) = (each for each in capsys.readouterr().out.splitlines() if "| WEBP" in each)
-    assert line.endswith("| 0.00 | 0.0 | 100.0% | 0 |")
+    (verdict,) = await corpus.all_judged(found, drawn_by_pillow, 600)
+
+    assert verdict.difference == 0
+    assert (verdict.encoded or 0) > ALIKE
+    assert share_alike([verdict]) == 1
+    assert share_alike([as_published(verdict)]) == 0
+    assert not any(corpus.failures([verdict]))
+    (line,) = list(table([verdict]))[2:]
+    assert line.endswith(f"| 0.00 | 0.0 | 100.0% | {verdict.encoded:.2f} | 0.0% | 0 |")
 
 
 async def test_a_picture_that_is_shown_in_another_way_is_told(tmp_path: Path) -> None:

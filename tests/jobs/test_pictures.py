@@ -10,7 +10,6 @@ from imagefleet.jobs.images import ImageFormat
 from imagefleet.jobs.shapes.pictures import (
     Layout,
     Placeholder,
-    Source,
     VariantView,
     by_format,
     snippet,
@@ -18,10 +17,10 @@ from imagefleet.jobs.shapes.pictures import (
     srcset,
 )
 
-PLAIN = Layout(alt="", sizes=None, loading="lazy", addresses="stable")
+PLAIN = Layout()
 OPAQUE = Placeholder(thumbhash="IPgJNYxwh4eKeIh3eHh4iHiPCAd4", color="#aabbcc")
 WITH_ALPHA = Placeholder(thumbhash="oNiFFIY4gIZJeImId/jogFN1ePiHeHeICA==", color="#aabbcc")
-WIDE = Source(format="jpeg", width=1920, height=1280, bytes=1)
+WIDE = (1920, 1280)
 
 
 def made(
@@ -34,7 +33,7 @@ def made(
 
 
 def test_a_srcset_is_of_the_whole_picture_each_once_and_the_best_type_comes_first() -> None:
-    source = Source(format="jpeg", width=601, height=1003, bytes=1)
+    source = (601, 1003)
     variants = [
         each
         for form in ("jpeg", "webp", "avif")
@@ -61,16 +60,14 @@ def test_whatever_its_shape_a_scaled_picture_is_whole(width: int, height: int) -
     shown = [made("x".join(map(str, size)), "webp", *size) for size in sizes]
     cut = made("cut", "webp", 40, 40)
 
-    told = srcset(
-        by_format([cut, *shown], Source(format="png", width=width, height=height, bytes=1))
-    )
+    told = srcset(by_format([cut, *shown], (width, height)))
 
     widths = {entry.split(" ")[1] for entry in told["image/webp"].split(", ")}
     assert {f"{size.width}w" for size in sizes} == widths
 
 
 def test_where_all_are_cut_all_are_in_the_srcset() -> None:
-    source = Source(format="png", width=400, height=300, bytes=1)
+    source = (400, 300)
 
     told = srcset(
         by_format([made("square", "webp", 200, 200), made("tiny", "webp", 50, 50)], source)

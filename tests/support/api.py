@@ -72,6 +72,7 @@ class Serve(Protocol):
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
         allowed_origins: Sequence[str] = (),
+        originals_kept_days: int = 0,
         recipes: Path | None = None,
     ) -> AbstractAsyncContextManager[Running]: ...
 
@@ -126,7 +127,7 @@ class Route:
 
     method: str
     path: str
-    scope: Literal["submit", "read", "operate", "none"]
+    scope: Literal["submit", "read", "originals", "operate", "none"]
     json: object = None
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -163,6 +164,7 @@ ROUTES = [
     Route("PATCH", "/v1/images/{image}", "submit", json={"focalPoint": {"x": 0.5, "y": 0.5}}),
     Route("GET", "/v1/images", "read"),
     Route("GET", "/v1/images/{image}", "read"),
+    Route("GET", "/v1/images/{image}/original", "originals"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
     Route("DELETE", "/v1/images/{image}", "submit"),
 ]

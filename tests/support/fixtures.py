@@ -77,8 +77,8 @@ async def secrets(admin: Connection) -> dict[str, str]:
         "SELECT id FROM api_keys WHERE expires_at IS NULL ORDER BY created_at DESC LIMIT 1)"
     )
     return {
-        "acme": await made(ACME, "submit", "read"),
-        "rival": await made(RIVAL, "submit", "read"),
+        "acme": await made(ACME, "submit", "read", "originals"),
+        "rival": await made(RIVAL, "submit", "read", "originals"),
         "reader": await made(ACME, "read"),
         "submitter": await made(ACME, "submit"),
         "operator": await made(ACME, "operate"),
@@ -103,6 +103,7 @@ def serve(
         operating: bool = True,
         trusted_proxies: Sequence[Network] = (),
         allowed_origins: Sequence[str] = (),
+        originals_kept_days: int = 0,
         recipes: Path | None = None,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
@@ -120,6 +121,7 @@ def serve(
                 operator_database_url=database.url("operator") if operating else None,
                 trusted_proxies=tuple(trusted_proxies),
                 allowed_origins=tuple(allowed_origins),
+                originals_kept_days=originals_kept_days,
             ),
             pictures=Pictures(max_bytes=max_upload_bytes),
             recipes=Recipes(file=recipes),

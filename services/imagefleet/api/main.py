@@ -37,6 +37,7 @@ from imagefleet.api.producers import (
     images,
     job_types,
     jobs,
+    originals,
     rendering,
     uploads,
 )
@@ -221,6 +222,7 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     for part in (
         arriving,
         images,
+        originals,
         rendering,
         uploads,
         jobs,

@@ -249,6 +249,21 @@ class Objects:
             )
         return PostForm(form["url"], form["fields"])
 
+    async def presigned_get(self, key: str, *, name: str, expires: timedelta) -> str:
+        """Let whoever has the address download this key, under this name, until it expires."""
+        async with self._line.calling("PresignGet"):  # as PresignPost
+            return await self._client.generate_presigned_url(
+                "get_object",
+                Params={
+                    "Bucket": self.bucket,
+                    "Key": key,
+                    # Never shown as a page or picture of its own: it is as a stranger sent it.
+                    "ResponseContentDisposition": f'attachment; filename="{name}"',
+                    "ResponseCacheControl": "private, no-store",
+                },
+                ExpiresIn=int(expires.total_seconds()),
+            )
+
 
 class _IfMatch(TypedDict, total=False):
     IfMatch: str

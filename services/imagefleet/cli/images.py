@@ -5,10 +5,9 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.downloading import download
 from imagefleet.cli.naming import ImageId, ImageIds
-from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async
-from imagefleet.cli.published import list_images, show_image
+from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
+from imagefleet.cli.published import download, list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.verbs import (
     WITHIN,
@@ -216,6 +215,19 @@ async def _wait_until_dark(client: ApiClient, result: Result, within: float) -> 
             return
     sentence = f"The objects of {result.name} are deleted; the edge has not answered yet."
     raise Unavailable("not_dark_yet", sentence)
+
+
+@app.command()
+def original(image_id: ImageId, as_json: Json = False) -> None:
+    """Print an address that an image's original is downloaded from, good for five minutes.
+
+    With a key that has the scope `originals`.
+
+    For example:
+
+        curl -fsSo photo.jpg "$(imagefleet images original 0199a5c2-...)"
+    """
+    show(call(lambda client: client.original(image_id)), lambda seen: seen.url, as_json=as_json)
 
 
 app.command("show")(show_image)

@@ -23,7 +23,7 @@ import orjson
 from pydantic import ValidationError
 
 from imagefleet.errors import RequestRejected, Unavailable
-from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.images import ImagePage, ImageView, OriginalView
 from imagefleet.jobs.shapes.jobs import JobPage, JobView
 from imagefleet.jobs.shapes.rules import RecipeList
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
@@ -132,6 +132,10 @@ class ApiClient:
 
     async def image(self, image_id: str) -> Reply[ImageView]:
         return await self._read(ImageView, _Request("GET", _image(image_id)))
+
+    async def original(self, image_id: str) -> Reply[OriginalView]:
+        """Ask where an original may be read from."""
+        return await self._read(OriginalView, _Request("GET", f"{_image(image_id)}/original"))
 
     async def images(self, parameters: Mapping[str, str | None]) -> Reply[ImagePage]:
         return await self._read(ImagePage, _Request("GET", "/v1/images", parameters))

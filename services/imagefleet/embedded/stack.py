@@ -25,7 +25,10 @@ from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 
 DATABASE: Final = "imagefleet"
 TENANT: Final = TenantId("demo")
-KEYS: Final = {"api-key": ("submit", "read"), "operator-key": ("submit", "read", "operate")}
+KEYS: Final = {
+    "api-key": ("submit", "read"),
+    "operator-key": ("submit", "read", "operate", "originals"),
+}
 LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
 
 
@@ -129,7 +132,8 @@ class Stack:
         async with connect(admin_url, process="up") as admin:
             for name, scopes in KEYS.items():
                 secret = self._state.kept_key(name)
-                if secret is None or await find_key(admin, secret) is None:
+                known = None if secret is None else await find_key(admin, secret)
+                if secret is None or known is None or set(known.scopes) != set(scopes):
                     secret = await create_key(
                         admin, TENANT, name=name, scopes=scopes, by=Actor(name="up")
                     )

@@ -103,6 +103,8 @@ class Candidate(ImageSource):
     """
 
     deleted: bool
+    gone: bool
+    """That original is not kept any more."""
     source_seq: int
     """The revision that brought it."""
 

@@ -40,6 +40,8 @@ class ReplayOutcome(StrEnum):
     """An open job has the same dedup key: ask again when that one has ended."""
     IMAGE_DELETED = "image_deleted"
     """What it is about was deleted since, and the original with it."""
+    ORIGINAL_GONE = "original_gone"
+    """Its original is not kept any more."""
     NOT_REPLAYABLE = "not_replayable"
     """No job: a message that nobody could read, or whose job nobody knows."""
 

@@ -176,6 +176,7 @@ def duties_of(
     sweeper = Sweeper(
         pool, *buckets, uuid4(), metrics, has_edge=has_edge, rest=rest,
         grace=wanted.sweep_grace, deletes=wanted.sweep_deletes, live=live,
+        originals_kept_days=wanted.originals_kept_days,
     )  # fmt: skip
     return {
         "dispatcher": Duty(dispatcher.run_once, LOOK_EVERY, leave=dispatcher.leave),

@@ -21,6 +21,7 @@ from imagefleet.jobs.shapes.sweeping import SweepProgress
 from imagefleet.live import Live
 from imagefleet.maintenance.duties import Period, Rest, keep_at
 from imagefleet.maintenance.walker import OLDER_THAN, Walker, delete_keys
+from imagefleet.settings.live import ORIGINALS
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.elections import begin_period
 from imagefleet.store.images.pruning import Superseded, list_superseded, record_swept
@@ -69,6 +70,7 @@ class Sweeper:
         rest: Rest,
         grace: timedelta,
         deletes: bool,
+        originals_kept_days: int = 0,
         older_than: timedelta = OLDER_THAN,
         period: timedelta = PERIOD,
         walk_every: timedelta = WALK_EVERY,
@@ -84,6 +86,7 @@ class Sweeper:
         self._has_edge = has_edge
         self._configured_grace = grace
         self._configured_deletes = deletes
+        self._configured_days = originals_kept_days
         self._older_than = older_than
         self._period = Period("sweep", period, pool, holder)
         self._walk_every = walk_every
@@ -93,6 +96,7 @@ class Sweeper:
             outputs,
             metrics,
             deletes=lambda: self._deletes,
+            originals_kept_for=lambda: self._originals_kept_for,
             older_than=older_than,
         )
         self._after: Superseded | None = None
@@ -106,6 +110,11 @@ class Sweeper:
         name = "retention.superseded_seconds"
         grace = self._live.now.seconds(name, self._configured_grace)
         return grace + REDIRECT_MAX_AGE if self._has_edge else grace
+
+    @property
+    def _originals_kept_for(self) -> timedelta | None:
+        """None: for as long as their images."""
+        return timedelta(days=self._live.now.count(ORIGINALS, self._configured_days)) or None
 
     async def run_once(self) -> Swept:
         """Sweep a part if nobody has taken the period yet. Call it about as often."""

@@ -18,11 +18,13 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.images import PREFIXES, Bucket, image_at, is_original_key, parse_output_key
 from imagefleet.jobs.shapes.sweeping import MissingView, SweepProgress
 from imagefleet.store.database import Pool
+from imagefleet.store.images.originals import forget_originals
 from imagefleet.store.images.sweeping import Named, judge_originals, judge_outputs, list_named
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
 
 # No request is that long under way; clocks of S3 and Postgres may differ by the hour.
 OLDER_THAN: Final = timedelta(hours=25)
+ORIGINALS: Final = 25  # whose targets are locked at once
 IMAGES: Final = 1500  # of one question: those of a page have an object each, or were deleted
 MOST_QUESTIONS: Final = 100  # a page; the rest of it is for the next one
 # An original cannot be made again. Where most of a page is unknown, it is the database that is
@@ -52,12 +54,14 @@ class Walker:
         metrics: MaintenanceMetrics,
         *,
         deletes: Callable[[], bool] = lambda: True,
+        originals_kept_for: Callable[[], timedelta | None] = lambda: None,
         older_than: timedelta = OLDER_THAN,
     ) -> None:
         self._pool = pool
         self._buckets: Mapping[Bucket, Objects] = {"originals": originals, "outputs": outputs}
         self._metrics = metrics
         self._deletes = deletes
+        self._originals_kept_for = originals_kept_for
         self._older_than = older_than
 
     async def walk(self, progress: SweepProgress, ends_at: float) -> tuple[SweepProgress, bool]:
@@ -74,6 +78,8 @@ class Walker:
         missing, end = await self._ask(bucket, lacking, end, ends_at)
         passed = [listed for listed in page.objects if end is None or listed.key <= end]
         walked = await self._clear(bucket, await self._judge(bucket, passed), progress)
+        if bucket == "originals":
+            walked = await self._let_go(passed, walked)
         told = {"listed": progress.listed + len(passed)}
         is_through = end is None and bucket == "originals"
         return walked.model_copy(update=told).passed(end, missing), is_through
@@ -208,6 +214,24 @@ class Walker:
                 "held_back": before.held_back + judgement.held_back,
             }
         )
+
+    async def _let_go(self, passed: Sequence[Listed], before: SweepProgress) -> SweepProgress:
+        """Delete originals that were kept for as long as they are to be; the progress with that."""
+        kept_for = self._originals_kept_for()
+        if kept_for is None or not self._deletes():
+            return before
+        gone: list[Listed] = []
+        for at in range(0, len(passed), ORIGINALS):
+            page = {listed.key: listed for listed in passed[at : at + ORIGINALS]}
+            async with self._pool.use("forget_originals") as connection:
+                keys = await forget_originals(connection, list(page), kept_for=kept_for)
+            if keys:
+                refused = await delete_keys(self._buckets["originals"], sorted(keys))
+                gone += [page[key] for key in keys - refused]
+        size = sum(listed.bytes for listed in gone)
+        self._metrics.swept("expired", len(gone), size)
+        more = {"swept": before.swept + len(gone), "swept_bytes": before.swept_bytes + size}
+        return before.model_copy(update=more)
 
 
 async def delete_keys(bucket: Objects, keys: Sequence[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from imagefleet.jobs.kinds import TIMEOUTS, JobKind, Kinds
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.policies import STANDARD, BreakerLimits, RetryPolicy
-from imagefleet.settings.live import DECLARED, EVERYTHING_ELSE, LiveSetting, Value
+from imagefleet.settings.live import DECLARED, EVERYTHING_ELSE, ORIGINALS, LiveSetting, Value
 from imagefleet.settings.slices import Maintenance, Worker
 from imagefleet.settings.values import BreakerNumbers
 
@@ -292,6 +292,7 @@ def defaults_of_maintenance(maintenance: Maintenance) -> dict[str, Value]:
         "window.shortest_seconds": AS_BUILT.shortest.total_seconds(),
         "window.longest_seconds": AS_BUILT.longest.total_seconds(),
         "window.batch_jobs": maintenance.dispatch_batch,
+        ORIGINALS: maintenance.originals_kept_days,
         "retention.superseded_seconds": maintenance.sweep_grace.total_seconds(),
         "retention.sweep_deletes": maintenance.sweep_deletes,
         "sampling.gauges_seconds": maintenance.sample_interval.total_seconds(),

@@ -19,6 +19,7 @@ Form: TypeAlias = Literal["whole", "number", "switch"]
 
 TRACES: Final = "sampling.traces_ratio"
 EVERYTHING_ELSE: Final = "*"
+ORIGINALS: Final = "retention.originals_days"
 RETENTION: Final = "retention.jobs_days"
 """The one that statements read, not processes: in Postgres it is turned along with its row."""
 
@@ -81,8 +82,7 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
     LiveSetting("breaker.<service>.ratio", "number", 0.01, 1, "", _WORKER, "BREAKERS",
                 "The share of the calls of a window that have to fail to open the breaker."),
     LiveSetting("breaker.<service>.window_seconds", "number", 1, 3600, "seconds",
-                _WORKER, "BREAKERS",
-                "How long calls are counted together."),
+                _WORKER, "BREAKERS", "How long calls are counted together."),
     LiveSetting("breaker.<service>.open_seconds", "number", 1, _DAY, "seconds", _WORKER, "BREAKERS",
                 "How long an open breaker waits for its first probe; one that is open already "
                 "keeps its time until a probe fails."),
@@ -91,8 +91,7 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "The wait after the first failure of a job of this type; it doubles with each "
                 "further one."),
     LiveSetting("retry.<policy>.cap_seconds", "number", 0.1, _LONGEST_WAIT, "seconds",
-                _WORKER, "BACKOFF_CAP_SECONDS",
-                "The longest wait, up to a fifth of jitter apart."),
+                _WORKER, "BACKOFF_CAP_SECONDS", "The longest wait, up to a fifth of jitter apart."),
     LiveSetting("retry.<policy>.max_attempts", "whole", 1, MOST_ATTEMPTS, "",
                 _SUBMITTERS, "MAX_ATTEMPTS",
                 "How often a job may run, of those that producers submit from now on: a job "
@@ -102,8 +101,7 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
                 "How long an attempt in this lane may take, of types that name no time of their "
                 "own; attempts that run already keep theirs."),
     LiveSetting("timeout.type.<type>", "number", 1, 7200, "seconds",
-                _WORKER, "the job type, else its lane",
-                "The same for one type, in whatever lane."),
+                _WORKER, "the job type, else its lane", "The same for one type, in whatever lane."),
     LiveSetting("slots.lane.<lane>", "whole", 0, 100, "slots",
                 ("worker", "maintenance"), "WORKER_FAST_SLOTS, WORKER_GENERAL_SLOTS",
                 "How many of a worker's slots in this lane are used; more than it was started "
@@ -126,6 +124,8 @@ DECLARED: Final[tuple[LiveSetting, ...]] = (
     LiveSetting(RETENTION, "whole", 30, 3650, "days", _REPAIRS, "`retention` of the row in `fleet`",
                 "How long finished jobs, their attempts and their idempotency keys are kept. "
                 "What is forgotten under a shorter one is gone."),
+    LiveSetting(ORIGINALS, "whole", 0, 36_500, "days", ("api", *_REPAIRS), "ORIGINALS_KEPT_DAYS",
+                "How long an original is kept once accepted; 0: like its image. None comes back."),
     LiveSetting("retention.superseded_seconds", "number", 0, 10 * _DAY, "seconds",
                 _REPAIRS, "SWEEP_GRACE_SECONDS",
                 "How long a superseded version is kept after the edge has forgotten it."),

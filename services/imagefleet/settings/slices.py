@@ -74,6 +74,9 @@ class Slice(BaseSettings):
         return (init_settings,)
 
 
+_DAYS_OF_ORIGINALS: Count = Field(0, ge=0, le=36_500, validation_alias="ORIGINALS_KEPT_DAYS")
+
+
 class Database(Slice):
     """Postgres, under the role of this process."""
 
@@ -177,6 +180,8 @@ class Api(Slice):
     allowed_origins: Origins = Field((), validation_alias="CORS_ALLOWED_ORIGINS")
     """The origins whose pages may speak to the API with a key (CORS); unset is none, `*` is any.
     Published images are for every page, whatever this says."""
+    originals_kept_days: Count = _DAYS_OF_ORIGINALS
+    """The same as maintenance has, which says what it means: images tell of it."""
     operator_database_url: DatabaseUrl | None = Field(
         None, validation_alias="OPERATOR_DATABASE_URL"
     )
@@ -288,6 +293,9 @@ class Maintenance(Slice):
     sweep_grace: Seconds = _seconds(86_400, 0, 864_000, "SWEEP_GRACE_SECONDS")
     """How long a superseded version is kept after the edge has forgotten it; a day is how long
     caches between the edge and a viewer may keep the way to it."""
+    originals_kept_days: Count = _DAYS_OF_ORIGINALS
+    """How many days an original is kept after it was accepted; 0 is for as long as its image.
+    Without it nothing of the image is rendered again, and what is shown stays."""
     sweep_deletes: Switch = Field(default=True, validation_alias="SWEEP_DELETES")
     """Whether what is swept is deleted from S3; off, it is only counted. Turn it off
     before maintenance meets a Postgres that was restored from a backup."""

@@ -29,8 +29,8 @@ from imagefleet.runtime import Drain, container_limit, unless
 from imagefleet.settings import Worker
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.workers import find_most_memory
+from imagefleet.store.images.originals import find_original
 from imagefleet.store.images.recipes import StoredRecipes
-from imagefleet.store.images.reprocessing import find_original
 from imagefleet.store.jobs.leases import Renewal
 from imagefleet.telemetry.metrics import WorkerMetrics
 from imagefleet.worker.breakers import BreakerReports
@@ -341,8 +341,8 @@ class JobContext:
     async def fetch_original(self, image_id: UUID, target: Path, *, max_bytes: int) -> Original:
         """Copy the newest original of an image to a file, and tell what it is.
 
-        Only of an image that is the job's own tenant's: of others, and of deleted ones, NotFound,
-        which fails the job. InputRejected when it is larger.
+        Only of an image that is the job's own tenant's: of others, of deleted ones, and where it
+        is not kept any more, NotFound, which fails the job. InputRejected when it is larger.
         """
         async with self.database("find_original") as connection:
             original = await find_original(connection, image_id, self.claim.tenant_id)

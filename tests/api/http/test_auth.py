@@ -58,7 +58,7 @@ async def test_without_a_key_in_force_nothing_is_answered(
 async def test_a_key_without_the_scope_is_told_so(
     running: Running, thing: tuple[object, object]
 ) -> None:
-    wrong = {"read": "submitter", "submit": "reader"}
+    wrong = {"read": "submitter", "submit": "reader", "originals": "reader"}
     for route in ROUTES:
         for who in (wrong[route.scope], "operator"):
             async with running.client(who) as client:

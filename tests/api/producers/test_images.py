@@ -335,7 +335,9 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
     await published(worker, accepted)
 
     ready = (await acme.get(link)).json()
+    since = pending["original"]["acceptedAt"]
     assert pending == {
+        "original": {"acceptedAt": since},
         "imageId": accepted["imageId"],
         "status": "pending",
         "reference": "order 7 · Rückseite",
@@ -349,6 +351,7 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
     assert ready["status"] == "ready"
     assert ready["revision"] == 1
     assert ready["source"] == {"format": "jpeg", "width": 64, "height": 40, "bytes": len(a_jpeg())}
+    assert ready["original"] == {"acceptedAt": since}
     assert ready["placeholder"] == {"thumbhash": "aGFzaA==", "color": "#aabbcc"}
     assert ready["variants"][0] == {
         "name": "thumb",

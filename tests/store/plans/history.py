@@ -140,6 +140,10 @@ INSERT INTO images (id, tenant_id, recipe, source_seq, revision, claim_no, job_i
 SELECT id_of({IMAGES} + n), 'shown', 'default', 1, 1, 1, id_of(n), now()
   FROM generate_series(1, {SHOWN}) AS n;
 
+INSERT INTO image_sources (image_id, source_seq, tenant_id, key, bytes, content_type)
+SELECT images.id, 1, images.tenant_id, 'o/' || images.id, 1, 'image/jpeg'
+  FROM images WHERE images.tenant_id = 'shown';
+
 INSERT INTO variants (image_id, revision, name, format, key, content_type, width, height, bytes,
                       sha256)
 SELECT id_of({IMAGES} + n), 1, 'v' || v / 2, CASE v % 2 WHEN 0 THEN 'jpeg' ELSE 'webp' END,

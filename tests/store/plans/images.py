@@ -44,6 +44,11 @@ from imagefleet.store.images.images import (
     list_images,
     submit_image,
 )
+from imagefleet.store.images.originals import (
+    find_original,
+    find_shown_original,
+    forget_originals,
+)
 from imagefleet.store.images.pruning import (
     Superseded,
     list_superseded,
@@ -54,7 +59,7 @@ from imagefleet.store.images.pruning import (
     record_swept,
 )
 from imagefleet.store.images.recipes import FIND_RECIPE, find_shown, names_one_version
-from imagefleet.store.images.reprocessing import find_original, submit_page
+from imagefleet.store.images.reprocessing import submit_page
 from imagefleet.store.images.sweeping import (
     count_superseded,
     forget_uploads,
@@ -232,6 +237,16 @@ async def an_original(connection: Connection) -> None:
     assert (await find_original(connection, id_of(HOT), TENANT)).key == f"o/{id_of(HOT)}"
 
 
+async def original_of_what_is_shown(connection: Connection) -> None:
+    found = await find_shown_original(connection, id_of(HOT), TENANT)
+    assert found.key == f"o/{id_of(HOT)}"
+
+
+async def forget_a_page_of_originals(connection: Connection) -> None:
+    keys = [f"o/{image_id}" for image_id in SHOWN_IMAGES[:25]]
+    assert set(keys) == await forget_originals(connection, keys, kept_for=timedelta(0))
+
+
 VERSION: Final = hashlib.md5(b"7", usedforsecurity=False).hexdigest()  # of recipe-7
 
 
@@ -280,15 +295,17 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "prune uploads": Case(prunes(prune_uploads, 0), "maintenance", 4 * PAGE, 800),
         "prune revisions": Case(prunes(prune_revisions, PAGE), "maintenance", 4 * PAGE, 800),
         "prune images": Case(prunes(prune_images, PAGE), "maintenance", 20 * PAGE, 4000),
-        # Of each image the newest job is read as well.
-        "images": Case(images(), "api", 3 * PAGE, 600),
-        "images, deep": Case(images(before=20_000), "api", 3 * PAGE, 600),
+        # Of each image the newest job is read as well, and its original.
+        "images": Case(images(), "api", 4 * PAGE, 1000),
+        "images, deep": Case(images(before=20_000), "api", 4 * PAGE, 1000),
         "a stable address": Case(stable_address, "api", 4, 20),
         "another form": Case(one_more_form, "api", TOLD // 100 + 10, 300),
         "what an edit may keep": Case(what_is_shown, "worker", 10, 30),
         "a version of a recipe": Case(a_version, "worker", 2, 10),
         "the only version of a prefix": Case(one_version, "api", 2, 10),
         "a newest original": Case(an_original, "api", 3, 20),
+        "the original of what is shown": Case(original_of_what_is_shown, "api", 5, 30),
+        "forget a page of originals": Case(forget_a_page_of_originals, "maintenance", 200, 800),
         "open jobs of a deleted image with a long history": Case(
             list_void(HOT, HOT_OPEN), "api", 2 * HOT_OPEN, 60
         ),
@@ -304,7 +321,7 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "how the edge stands, for operators": Case(edge_status, "operator", 200, 200),
         "forget what the edge was told": Case(prune_edge, "maintenance", 2000, 4000),
         "judge a thousand outputs": Case(judge_a_page_of_outputs, "maintenance", 2500, 14_000),
-        "judge a thousand originals": Case(judge_a_page_of_originals, "maintenance", 1100, 8000),
+        "judge a thousand originals": Case(judge_a_page_of_originals, "maintenance", 2100, 8000),
         "outputs that must be there": Case(
             what_must_be_there("outputs", IMAGES + 5, 8 * PAGE), "maintenance", 20 * PAGE, 1000
         ),
@@ -327,6 +344,6 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             600,
         ),
         "images by a rare reference": Case(images("rare"), "api", 10, 60),
-        "images by an old reference, deep": Case(images("old", before=5000), "api", 3 * PAGE, 600),
+        "images by an old reference, deep": Case(images("old", before=5000), "api", 4 * PAGE, 1000),
     }
 )

@@ -183,7 +183,10 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "maintenance": May(delete=True),
         },
         "recipes": dict.fromkeys(("api", "worker"), May(insert=columns("hash name content"))),
-        "image_sources": {"api": May(insert=True), "maintenance": May(delete=True)},
+        "image_sources": {
+            "api": May(insert=True),
+            "maintenance": May(update=columns("gone_at"), delete=True),
+        },
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),
             "maintenance": May(update=columns("swept_at invalidation_id"), delete=True),

@@ -42,7 +42,7 @@ from imagefleet.jobs.faults import UNKNOWN, Fault, shown_name, unknown
 from imagefleet.settings.values import Network
 from imagefleet.store.fleet.keys import ApiKey, DeadKey, seek_keys, touch_keys
 
-Scope = Literal["submit", "read", "operate"]
+Scope = Literal["submit", "read", "operate", "originals"]
 
 TRUST: Final = timedelta(seconds=20)  # a key that was revoked is to be dead within a minute
 ABSENT_FOR: Final = timedelta(seconds=1)
@@ -280,5 +280,6 @@ _BEARER: Final = HTTPBearer(auto_error=False, description="An API key, `if_…`.
 
 Submitter = Annotated[ApiKey, Depends(needs("submit"))]
 Reader = Annotated[ApiKey, Depends(needs("read"))]
+OriginalsReader = Annotated[ApiKey, Depends(needs("originals"))]
 Operator = Annotated[ApiKey, Depends(needs("operate"))]
 AnyKey = Annotated[ApiKey, Depends(needs(None))]

@@ -50,7 +50,7 @@ _CODES: Final[Mapping[int, Sequence[str]]] = {
     404: ("not_found",),
     405: ("method_not_allowed",),
     408: ("request_timeout",),
-    409: ("image_deleted", "source_changed", "upload_incomplete", "upload_used"),
+    409: ("image_deleted", "original_gone", "source_changed", "upload_incomplete", "upload_used"),
     413: ("payload_too_large", "too_large"),
     414: ("uri_too_long",),
     415: ("type_mismatch", "unsupported", "unsupported_media_type"),

@@ -34,6 +34,7 @@ from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Shape
 from imagefleet.live import Live
 from imagefleet.settings import Api
+from imagefleet.settings.live import ORIGINALS
 from imagefleet.store.database import Connection, Isolation, Pool
 from imagefleet.store.fleet.audit import Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
@@ -201,6 +202,12 @@ class Tools:
     def versions(self) -> Mapping[str, str]:
         """The hash of each of the recipes, by name."""
         return {name: recipe.hash for name, recipe in self.recipes.items()}
+
+    @property
+    def originals_kept_for(self) -> timedelta | None:
+        """How long originals are kept; None: for as long as their images."""
+        days = self.live.now.count(ORIGINALS, self.settings.originals_kept_days)
+        return timedelta(days=days) or None
 
     @property
     def makes(self) -> Mapping[str, frozenset[ImageFormat]]:

@@ -75,8 +75,12 @@ async def find_images(
             )
     page = images[:limit]
     more = page[-1].image_id if len(images) > limit else None
-    base_url = tools.settings.public_base_url
-    return answer(ImagePage(images=[image.at(base_url) for image in page], next_cursor=more))
+    base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
+    return answer(
+        ImagePage(
+            images=[image.at(base_url, kept_for=kept_for) for image in page], next_cursor=more
+        )
+    )
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
@@ -95,7 +99,7 @@ async def show_image(
         gone = None
         if image.status == DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
-    shown = image.at(tools.settings.public_base_url, gone)
+    shown = image.at(tools.settings.public_base_url, gone, tools.originals_kept_for)
     return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))
 
 

@@ -59,13 +59,13 @@ class IdRange:
     @classmethod
     def asked(cls, prefix: str | None, after: datetime | None, cursor: JobId | None) -> Self:
         """What all of them leave."""
-        firsts: list[JobId] = []
-        befores = [] if cursor is None else [cursor]
+        begins: list[JobId] = []
+        ends = [] if cursor is None else [cursor]
         if prefix is not None:
             first, before = range_of(prefix)
-            firsts.append(first)
-            befores.append(before)
+            begins.append(first)
+            ends.append(before)
         if after is not None:
             milliseconds = max(0, (after - _EPOCH) // timedelta(milliseconds=1) + 1)
-            firsts.append(JobId(UUID(int=milliseconds << 80)))
-        return cls(max(firsts, default=None), min(befores, default=None))
+            begins.append(JobId(UUID(int=milliseconds << 80)))
+        return cls(max(begins, default=None), min(ends, default=None))

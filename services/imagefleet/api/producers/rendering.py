@@ -18,6 +18,7 @@ from imagefleet.api.producers.submitting import (
 )
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.shapes.images import ImageView
+from imagefleet.jobs.shapes.pictures import Layout
 from imagefleet.jobs.shapes.rules import RecipeList, RecipeVariant, RecipeView
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.images.images import get_image
@@ -100,7 +101,8 @@ async def edit_image(
             if not isinstance(moved, ImageView):
                 gate.let(moved[0].lane)
     if isinstance(moved, ImageView):
-        return answer(moved.at(tools.settings.public_base_url))
+        base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
+        return answer(moved.at(base_url, kept_for=kept_for).on_a(Layout()))
     tools.ring([moved])
     return accepted(AcceptedImage.answering(moved[1], image_id))
 

@@ -212,12 +212,10 @@ async def serve_edge(
             cloudfront, cache, lambda: facts().topology["CLOUDFRONT_DISTRIBUTION_ID"]
         )
         policy = described().edge.headers_policy
-        headers, across_origins = headers_of(policy), ACROSS_ORIGINS.get(policy, {})
+        headers, for_pages = dict(headers_of(policy)), dict(ACROSS_ORIGINS.get(policy, {}))
 
         async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
-            answer.headers.update(headers)
-            if "Origin" in request.headers:
-                answer.headers.update(across_origins)
+            answer.headers.update(headers | for_pages if "Origin" in request.headers else headers)
 
         application = web.Application()
         application.on_response_prepare.append(add_headers)

@@ -1,6 +1,6 @@
 """Images and uploads, as their producers may see them."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 from uuid import UUID
 
@@ -10,7 +10,6 @@ from imagefleet.jobs.shapes.pictures import (
     Layout,
     PictureSource,
     Placeholder,
-    Source,
     VariantView,
     by_format,
     snippet,
@@ -18,6 +17,29 @@ from imagefleet.jobs.shapes.pictures import (
     srcset,
 )
 from imagefleet.jobs.shapes.shape import Row, Shape
+
+
+class Source(Shape):
+    """What was uploaded."""
+
+    format: str
+    width: int
+    height: int
+    bytes: int
+
+
+class KeptOriginal(Shape):
+    """The file that an image is made of: since when it is ours, and how long it will be."""
+
+    accepted_at: datetime
+    kept_until: datetime | None = None
+    gone: bool | None = None
+
+    def kept_for(self, span: timedelta | None) -> Self:
+        """With the end of it, if it has one."""
+        if span is None or self.gone:
+            return self
+        return self.model_copy(update={"kept_until": self.accepted_at + span})
 
 
 class FocalPoint(Shape):
@@ -37,6 +59,7 @@ class ImageView(Shape):
     recipe: str | None = None
     recipe_hash: str | None = None
     source: Source | None = None
+    original: KeptOriginal | None = None
     placeholder: Placeholder | None = None
     focal_point: FocalPoint | None = None  # of what is shown, or, before that, as asked for
     variants: list[VariantView]
@@ -58,20 +81,33 @@ class ImageView(Shape):
         }
         return super().of(dict(row) | told)
 
-    def at(self, base_url: str, deletion: Deletion | None = None) -> Self:
-        """With the addresses that it is published at, or what became of it."""
+    def at(
+        self,
+        base_url: str,
+        deletion: Deletion | None = None,
+        kept_for: timedelta | None = None,
+    ) -> Self:
+        """With the addresses that it is published at, or what became of it.
+
+        And until when its original is kept, where that is not for as long as the image itself.
+        """
         variants = [variant.at(base_url) for variant in self.variants]
-        formats = by_format(variants, self.source)
+        formats = self._by_format(variants)
         sources = srcset(sources_of(formats))
         told = {
             "srcset": srcset(formats),
+            "original": self.original and self.original.kept_for(kept_for),
             "sources": tuple(PictureSource(type=of, srcset=each) for of, each in sources.items()),
         }
         return self.model_copy(update={"variants": variants, "deletion": deletion, **told})
 
+    def _by_format(self, variants: list[VariantView]) -> list[list[VariantView]]:
+        source = self.source
+        return by_format(variants, (source.width, source.height) if source else (0, 0))
+
     def on_a(self, page: Layout) -> Self:
         """With a `<picture>` for a page, where there is one to show."""
-        sources = sources_of(by_format(self.variants, self.source))
+        sources = sources_of(self._by_format(self.variants))
         if not sources:
             return self
         html = snippet(sources, self.placeholder or Placeholder(), page)
@@ -94,3 +130,16 @@ class UploadView(Shape):
     fields: dict[str, str]
     max_bytes: int
     expires_at: datetime
+
+
+class OriginalView(Shape):
+    """Leave to read an original from S3, as a download."""
+
+    image_id: UUID
+    url: str
+    expires_at: datetime
+    content_type: str
+    bytes: int
+    sha256: str | None = None
+    accepted_at: datetime
+    kept_until: datetime | None = None

@@ -17,15 +17,6 @@ Addresses = Literal["stable", "immutable"]
 Loading = Literal["lazy", "eager"]
 
 
-class Source(Shape):
-    """What was uploaded."""
-
-    format: str
-    width: int
-    height: int
-    bytes: int
-
-
 class Placeholder(Shape):
     """What to show until the image is there."""
 
@@ -73,21 +64,21 @@ class PictureSource(Shape):
 class Layout(NamedTuple):
     """How a page shows an image."""
 
-    alt: str
-    sizes: str | None
-    loading: Loading
-    addresses: Addresses
+    alt: str = ""
+    sizes: str | None = None
+    loading: Loading = "lazy"
+    addresses: Addresses = "stable"
 
 
 _BEST_FIRST: Final = ("avif", "webp", "png", "jpeg")
 
 
-def by_format(variants: Sequence[VariantView], source: Source | None) -> list[list[VariantView]]:
+def by_format(variants: Sequence[VariantView], source: tuple[int, int]) -> list[list[VariantView]]:
     """What browsers choose from: the best format first, of each one variant a width.
 
     A browser goes by width alone: beside those of the whole picture none that is cut or padded.
     """
-    width, height = (source.width, source.height) if source else (0, 0)
+    width, height = source
     most_off = max(width, height)  # less is a fraction of a pixel
     whole = [one for one in variants if abs(one.width * height - one.height * width) < most_off]
     ranked = sorted(whole or variants, key=lambda made: _BEST_FIRST.index(made.format))

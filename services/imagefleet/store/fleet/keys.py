@@ -17,7 +17,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act, Actor, acting
 
 PREFIX: Final = "if_"  # so that a leaked key is recognised for what it is by scanners
-SCOPES: Final = ("submit", "read", "operate")
+SCOPES: Final = ("submit", "read", "operate", "originals")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

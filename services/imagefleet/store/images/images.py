@@ -238,12 +238,24 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
        CASE WHEN shown.revision IS NOT NULL THEN jsonb_build_object(
            'format', shown.format, 'width', shown.width, 'height', shown.height,
            'bytes', shown.bytes) END AS source,
+       CASE WHEN tombstone.image_id IS NULL AND original.created_at IS NOT NULL
+            THEN jsonb_build_object(
+           'accepted_at', original.created_at,
+           'gone', nullif(original.gone_at IS NOT NULL, false)) END AS original,
        coalesce(made.variants, '[]'::jsonb) AS variants
   FROM images
   LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
   LEFT JOIN image_revisions AS shown
          ON shown.image_id = images.id AND shown.revision = images.revision
         AND tombstone.image_id IS NULL
+  LEFT JOIN LATERAL (
+      SELECT sources.created_at, sources.gone_at
+        FROM image_sources AS sources
+       WHERE sources.image_id = images.id
+         AND sources.source_seq = coalesce(images.source_seq, sources.source_seq)
+       ORDER BY sources.source_seq DESC
+       LIMIT 1
+  ) AS original ON true
   LEFT JOIN LATERAL (
       SELECT jsonb_agg(to_jsonb(variants) ORDER BY variants.width, variants.format, variants.name)
                  AS variants

@@ -13,12 +13,13 @@ from uuid import UUID
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.imaging.lanes import rendering, why_slow
 from imagefleet.jobs.bulk import Candidate, SetWalk, follow_up, is_wanted
-from imagefleet.jobs.images import Focal, ImageFormat, Original, image_target
+from imagefleet.jobs.images import Focal, ImageFormat, image_target
 from imagefleet.jobs.kinds import Draft, ReprocessImages
 from imagefleet.jobs.model import Claim, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import FocalPoint, ImageView
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import IMAGE_DELETED, RECIPE_HASH, get_image
+from imagefleet.store.images.originals import ORIGINAL_GONE
 from imagefleet.store.jobs.admissions import is_standing
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
@@ -42,6 +43,7 @@ SELECT targets.target
 FIND_CANDIDATES: Final = f"""
 SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
        tombstone.image_id IS NOT NULL AS deleted, images.focal_x, images.focal_y,
+       newest.gone_at IS NOT NULL AS gone,
        newest.source_seq, newest.key, newest.bytes, newest.sha256, newest.etag, newest.content_type,
        newest.width, newest.height
   FROM unnest($2::uuid[]) AS wanted (id)
@@ -51,7 +53,7 @@ SELECT images.id AS image_id, images.recipe, {RECIPE_HASH},
          ON shown.image_id = images.id AND shown.revision = images.revision
   CROSS JOIN LATERAL (
       SELECT sources.source_seq, sources.key, sources.bytes, sources.sha256, sources.etag,
-             sources.content_type, sources.width, sources.height
+             sources.content_type, sources.width, sources.height, sources.gone_at
         FROM image_sources AS sources
        WHERE sources.image_id = images.id
        ORDER BY sources.source_seq DESC
@@ -108,11 +110,14 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
     if not candidates:
         raise NotFound("image")
+    found = candidates[0]
     # What stands by a dedup key may be gone a moment later, and this would be its successor.
     own = replace(draft, dedup_key=None)
-    if candidates[0].deleted and not await is_standing(connection, own):
-        raise RequestRejected("image_deleted", IMAGE_DELETED)
-    return candidates[0]
+    if (found.deleted or found.gone) and not await is_standing(connection, own):
+        if found.deleted:
+            raise RequestRejected("image_deleted", IMAGE_DELETED)
+        raise RequestRejected("original_gone", ORIGINAL_GONE)
+    return found
 
 
 # `images` has the point that was asked for last, as soon as its job is accepted: what is rendered
@@ -176,25 +181,6 @@ async def find_present(
         image_id: (deleted, source_seq, Focal.of(x, y))
         for image_id, deleted, source_seq, x, y in rows
     }
-
-
-FIND_ORIGINAL: Final = """
-SELECT sources.key, sources.bytes, sources.content_type, sources.etag, sources.sha256
-  FROM image_sources AS sources
- WHERE sources.image_id = $1 AND sources.tenant_id = $2
-   AND NOT EXISTS (SELECT FROM image_tombstones
-                    WHERE image_tombstones.image_id = sources.image_id)
- ORDER BY sources.source_seq DESC
- LIMIT 1
-"""
-
-
-async def find_original(connection: Connection, image_id: UUID, tenant_id: TenantId) -> Original:
-    """The newest original of an image; NotFound of another tenant's, and of a deleted one."""
-    row = await connection.fetchrow(FIND_ORIGINAL, image_id, tenant_id)
-    if row is None:
-        raise NotFound("image")
-    return Original(**dict(row))
 
 
 _WALK: Final = newest_first("images")
@@ -297,7 +283,7 @@ async def _submit_in_transaction(
     submissions = [
         follow_up(claim, candidate, wanted, created_by=created_by)
         for candidate in candidates
-        if not candidate.deleted and is_wanted(candidate, wanted)
+        if not (candidate.deleted or candidate.gone) and is_wanted(candidate, wanted)
     ]
     answers = await insert_submissions(connection, submissions) if submissions else []
     unknown = len(page) - len(candidates)
@@ -305,7 +291,7 @@ async def _submit_in_transaction(
         page,
         walk.seen + len(page),
         submitted=walk.submitted + len(submissions),
-        skipped=walk.skipped + sum(candidate.deleted for candidate in candidates) + unknown,
+        skipped=walk.skipped + sum(each.deleted or each.gone for each in candidates) + unknown,
     )
     # Last, and in the same transaction: targets are locked before jobs, and without the claim
     # nothing of the page is submitted either.

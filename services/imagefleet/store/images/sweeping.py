@@ -105,7 +105,8 @@ JUDGE_ORIGINALS: Final = """
 SELECT found.key
   FROM unnest($1::text[], $2::timestamptz[]) AS found (key, modified_at)
  WHERE found.modified_at < now() - $3::interval
-   AND (SELECT count(*) FROM image_sources WHERE image_sources.key = found.key) = 0
+   AND (SELECT count(*) FROM image_sources
+         WHERE image_sources.key = found.key AND image_sources.gone_at IS NULL) = 0
    AND (SELECT count(*) FROM uploads WHERE uploads.key = found.key) = 0
 """
 
@@ -113,7 +114,7 @@ SELECT found.key
 async def judge_originals(
     connection: Connection, listed: Sequence[tuple[str, datetime]], *, older_than: timedelta
 ) -> frozenset[str]:
-    """Which of these objects are neither an accepted original nor may become one."""
+    """Which of these objects are no accepted original that is kept, and become none either."""
     keys, modified = [key for key, _ in listed], [modified_at for _, modified_at in listed]
     rows = await connection.fetch(JUDGE_ORIGINALS, keys, modified, older_than)
     return frozenset(row["key"] for row in rows)
@@ -157,11 +158,13 @@ SELECT page.id AS image_id, page.tenant_id,
 LIST_ORIGINALS: Final = f"""
 {_PAGE}
 SELECT page.id AS image_id, page.tenant_id,
-       ARRAY (SELECT sources.key
-                FROM image_sources AS sources
-               WHERE sources.image_id = page.id AND page.is_kept
-               ORDER BY sources.source_seq DESC
-               LIMIT 1) AS keys
+       ARRAY (SELECT newest.key
+                FROM (SELECT sources.key, sources.gone_at
+                        FROM image_sources AS sources
+                       WHERE sources.image_id = page.id AND page.is_kept
+                       ORDER BY sources.source_seq DESC
+                       LIMIT 1) AS newest
+               WHERE newest.gone_at IS NULL) AS keys
   FROM page
  ORDER BY page.id
 """  # noqa: S608 - composed at import from the constant above
@@ -172,7 +175,7 @@ async def list_named(
 ) -> tuple[list[Named], UUID | None]:
     """What must be in this bucket, from one image to another; and the last image, if too many.
 
-    Of outputs those that are shown, of originals the newest of each image.
+    Of outputs those that are shown, of originals the newest of each image, if it is kept.
     """
     statement = LIST_SHOWN if bucket == "outputs" else LIST_ORIGINALS
     rows = await connection.fetch(statement, first, last, images)

@@ -18,6 +18,7 @@ from imagefleet.jobs.replays import ReplayOrder, ReplayOutcome, aimed, compose_r
 from imagefleet.jobs.shapes.jobs import OutcomesView
 from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
+from imagefleet.store.images.originals import find_gone
 from imagefleet.store.images.reprocessing import find_present
 from imagefleet.store.jobs.endings import lock_targets
 from imagefleet.store.jobs.rings import rings_for
@@ -207,7 +208,7 @@ async def _as_images_are(
 ) -> None:
     """Of an image that was deleted nothing is rendered, though its deletion itself is replayed.
 
-    What was moved since stays moved.
+    Nor of one of which the original is not kept any more. What was moved since stays moved.
     """
     images = {
         id_: (image_id, replay)
@@ -217,15 +218,20 @@ async def _as_images_are(
     if not images:
         return
     about = [letter for letter in letters if letter.id in images]
-    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it.
+    # A tombstone is written under this lock: it stands by now, or finds the replay and ends it; so
+    # are originals forgotten.
     await lock_targets(connection, [letter.job_id for letter in about if letter.job_id is not None])
     present = await find_present(connection, [image_id for image_id, _ in images.values()])
+    keys = [str(replay.payload.get("source_key")) for _, replay in images.values()]
+    lost = await find_gone(connection, keys)
     for letter in about:
         image_id, replay = images[letter.id]
         deleted, source_seq, focal = present[image_id]
         judged[letter.id] = aimed(replay, source_seq, focal)
         if deleted:
             judged[letter.id] = _refused(letter, ReplayOutcome.IMAGE_DELETED)
+        elif replay.payload.get("source_key") in lost:
+            judged[letter.id] = _refused(letter, ReplayOutcome.ORIGINAL_GONE)
 
 
 def _judge(
