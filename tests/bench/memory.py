@@ -5,12 +5,12 @@ many as phones have. Each is made once by the worker's renderer, with as much me
 would give it. The peak is what the kernel counts towards the child's limit, looked at every few
 milliseconds. Ends with 1 where one was not made, or took more than was foretold.
 
-Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a worker that has what a container
-of 1 GiB leaves for children. All have to be made, and all processes together never have more than
-the container.
+Then a crowd: sixteen JPEG and PNG of 64 megapixels at once, into a renderer that has what a
+container of 1 GiB leaves for children, and over HTTP into a whole worker in a control group of that
+size (contained.py). All have to be made, and none ever has more than its container.
 
-    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd",
-                                 # ARGS="--crowd --megapixels 12 --container 640"
+    make bench-memory            # or ARGS="--megapixels 24 --only webp", ARGS="--crowd worker",
+                                 # ARGS="--crowd renderer --megapixels 12 --container 640"
 """
 
 import argparse
@@ -39,6 +39,9 @@ from imagefleet.imaging.foretelling import foretold_bytes
 from imagefleet.imaging.limits import Limits
 from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
+from tests.bench.contained import CHILDREN, NoGroupError, crowd_of
+from tests.bench.ground import durable_ground
+from tests.bench.peers import Peers
 from tests.support.children import children_of
 from tests.support.images import png_chunk, saved
 from tests.support.recipes import RECIPES
@@ -53,7 +56,6 @@ SIZES: Final[Mapping[int, tuple[int, int]]] = {
 MIB: Final = 2**20
 CONTAINER: Final = 1024  # MiB
 CROWD: Final = 16
-CHILDREN: Final = 4
 RECIPE: Final = RECIPES["default"]
 LIMITS: Final = Limits()
 LOOK_EVERY: Final = 0.004  # seconds
@@ -145,6 +147,15 @@ PICTURES: Final[Mapping[str, Maker]] = {
 }
 
 
+# By others, as Pillow writes none: bits a sample, whether colours are whole, whether it has alpha.
+DEEP: Final[Mapping[str, tuple[int, bool, bool]]] = {
+    "avif, 10 bits": (10, False, False),
+    "avif, 10 bits, 4:4:4, alpha": (10, True, True),
+    "avif, 12 bits": (12, False, False),
+    "avif, 12 bits, 4:4:4, alpha": (12, True, True),
+}
+
+
 class Peak:
     """The most that the children of a zygote had: one of them, and all with everybody else."""
 
@@ -188,6 +199,11 @@ def _status(pid: int) -> dict[str, int]:
 
 async def plant(path: Path, kind: str, size: Size) -> None:
     """Draw it elsewhere: what that takes would be counted as ours."""
+    if kind in DEEP:
+        asked: dict[str, object] = dict(zip(("bits", "whole", "alpha"), DEEP[kind], strict=True))
+        asked |= {"path": str(path), "width": size[0], "height": size[1]}
+        await Peers().ask("deep_avif", asked)
+        return
     code = (
         "import sys; from pathlib import Path; from tests.bench.memory import PICTURES; "
         "Path(sys.argv[1]).write_bytes("
@@ -222,7 +238,7 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     print("sizes in MiB")
     print(f"{'picture':<26}{'MP':>4}{'file':>7}{'foretold':>10}{'allowed':>9}{'taken':>7}{'s':>7}")
     async with Renderer() as renderer:
-        for name, (megapixels, size) in product(PICTURES, sizes.items()):
+        for name, (megapixels, size) in product((*PICTURES, *DEEP), sizes.items()):
             largest = LIMITS.max_jpeg_pixels if "jpeg" in name else LIMITS.max_pixels
             if wanted not in name or size[0] * size[1] > largest:
                 continue
@@ -245,13 +261,30 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     return well
 
 
-async def crowd(size: Size, container: int, folder: Path) -> bool:
-    """Many large ones at once into a small container; whether all were made, and within it."""
-    room = Room(CHILDREN, container - BESIDE_CHILDREN)
+async def planted(size: Size, folder: Path) -> list[Path]:
+    """Four of them, of JPEG and PNG."""
     kinds = ("jpeg 4:2:0", "jpeg progressive 4:2:0", "png rgb", "png rgba")
     paths = [folder / f"{number}" for number in range(len(kinds))]
     for path, kind in zip(paths, kinds, strict=True):
         await plant(path, kind, size)
+    return paths
+
+
+async def whole_worker(paths: list[Path], container: int, folder: Path) -> bool:
+    """The same of a real one; true, and told, where no group can be made for it."""
+    async with durable_ground(Peers(), folder) as ground:
+        try:
+            crowd = await crowd_of(ground, paths, CROWD // len(paths), container)
+        except NoGroupError as error:
+            print(f"a whole worker is not measured, as it cannot have a control group: {error}")
+            return True
+    print(crowd, flush=True)
+    return crowd.well
+
+
+async def crowd(paths: list[Path], size: Size, container: int) -> bool:
+    """Many large ones at once into a small container; whether all were made, and within it."""
+    room = Room(CHILDREN, container - BESIDE_CHILDREN)
     at_work = most_at_work = 0
 
     async def one(renderer: Renderer, path: Path) -> str:
@@ -286,7 +319,11 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
         well = await each({mega: SIZES[mega] for mega in chosen}, options.only, folder)
     if not options.only:
         size = SIZES[max(options.megapixels)] if options.crowd and options.megapixels else SIZES[64]
-        well = await crowd(size, options.container * MIB, folder) and well
+        paths, container = await planted(size, folder), options.container * MIB
+        if options.crowd != "worker":
+            well = await crowd(paths, size, container) and well
+        if options.crowd != "renderer":
+            well = await whole_worker(paths, container, folder) and well
     return well
 
 
@@ -294,7 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megapixels", type=int, action="append", choices=list(SIZES))
     parser.add_argument("--only", default="", help="pictures with this in their names")
-    parser.add_argument("--crowd", action="store_true", help="many at once, and nothing else")
+    parser.add_argument("--crowd", choices=("renderer", "worker"), help="and nothing else")
     parser.add_argument("--container", type=int, default=CONTAINER, help="MiB, of the crowd")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))

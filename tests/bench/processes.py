@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +78,17 @@ def tree_of(pid: int) -> list[int]:
 
 @asynccontextmanager
 async def started(
-    place: Place, process: Process, folder: Path, environment: Mapping[str, str] | None = None
+    place: Place,
+    process: Process,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    under: Sequence[str] = (),
 ) -> AsyncIterator[Started]:
-    """Run it until the end of the context, with the settings that ship."""
+    """Run it until the end of the context, with the settings that ship.
+
+    `under` is a command that is told to run it.
+    """
     port, health = free_port(), free_port()
     own = {
         "LISTEN_HOST": HOST,
@@ -91,7 +99,7 @@ async def started(
     begun = time.monotonic()
     with log.open("wb") as output:
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "imagefleet", process),
+            *(*under, sys.executable, "-m", "imagefleet", process),
             env={
                 **place.environment(process),
                 **(own if process == "api" else {}),

@@ -170,7 +170,7 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     await operator("jobs", "list", "--tenant", "acme", "--type", "noop", "--limit", "2")
     for job in (JobId(UUID(submitted["jobId"])), held.job_id, failed.job_id):
         state = str(await superuser.fetchval("SELECT state FROM jobs WHERE id = $1", job))
-        for verb in (("explain",), ("show", "--all")):
+        for verb in (("explain",), ("show", "--full")):
             shown = await operator("jobs", *verb, str(job))
             assert state == shown["status"]
     await operator("jobs", "attempts", str(failed.job_id))

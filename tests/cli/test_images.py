@@ -200,7 +200,7 @@ async def test_an_image_is_replaced(
     assert "avif" == await owner.fetchval(newest)
 
 
-@pytest.mark.parametrize("waiting", [(), ("--wait", "20")])
+@pytest.mark.parametrize("waiting", [(), ("--wait",)])
 async def test_an_image_that_could_not_be_made_is_the_exit_code(
     produce: Cli, running: Running, worker: Connection, waiting: tuple[str, ...]
 ) -> None:

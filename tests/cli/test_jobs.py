@@ -18,7 +18,7 @@ async def test_a_job_is_explained_and_its_attempts_are_listed(
 
     explained = await operate("jobs", "explain", str(job.job_id))
     attempts = await operate("jobs", "attempts", str(job.job_id))
-    whole = await operate("jobs", "show", "--all", "--json", str(job.job_id))
+    whole = await operate("jobs", "show", "--full", "--json", str(job.job_id))
 
     assert "It is over: failed." in explained.out
     assert "internal_error" in attempts.out

@@ -98,7 +98,7 @@ async def test_operators_name_jobs_of_every_tenant(
     (theirs,) = await jobs_of(worker, superuser, an_id(1), tenant="rival")
     typed = theirs[:8]
 
-    shown = document(await operate("jobs", "show", "--all", typed, "--json"))
+    shown = document(await operate("jobs", "show", "--full", typed, "--json"))
     ended = [
         await operate("jobs", verb, typed, *words)
         for verb, *words in (

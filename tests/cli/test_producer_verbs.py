@@ -52,7 +52,7 @@ async def test_submit_uploads_the_file_and_prints_ids(
 ) -> None:
     script.on("POST /v1/images", ACCEPTED)
 
-    ended = await cli("submit", "--json", "--recipe", "avif", "--reference", str(picture))
+    ended = await cli("submit", "--json", "--recipe", "avif", "--keep-path", str(picture))
 
     assert ExitCode.DONE == ended.code
     document = {"file": str(picture), "jobId": JOB, "imageId": IMAGE, "status": "queued"}
@@ -126,7 +126,7 @@ async def test_show_prints_a_job_and_its_failure_is_the_exit_code(cli: Cli, scri
 async def test_show_can_wait(cli: Cli, script: Script) -> None:
     script.on(f"GET /v1/jobs/{JOB}", ok(a_job("completed")))
 
-    await cli("jobs", "show", "--wait", "20", JOB)
+    await cli("jobs", "show", "--wait", JOB)
 
     assert script.asked[0][0].endswith("wait=20")
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from imagefleet.cli import verbs
+from imagefleet.cli import submit
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
@@ -68,7 +68,7 @@ async def test_a_payload_is_read(
     assert {"note": "piped"} == row["payload"]
 
 
-@pytest.mark.parametrize("words", [("-", "-"), ("-", "--reference")])
+@pytest.mark.parametrize("words", [("-", "-"), ("-", "--keep-path")])
 async def test_it_is_named_once_and_has_no_name(
     produce: Cli, pipe: Pipe, words: tuple[str, ...]
 ) -> None:
@@ -77,13 +77,13 @@ async def test_it_is_named_once_and_has_no_name(
     ended = await produce("submit", *words)
 
     assert ended.code == ExitCode.USAGE
-    assert "name it once, and without --reference" in ended.err
+    assert "name it once, and without --keep-path" in ended.err
 
 
 async def test_what_never_ends_is_not_kept(
     produce: Cli, pipe: Pipe, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verbs, "MOST_READ", 1000)
+    monkeypatch.setattr(submit, "MOST_READ", 1000)
     pipe(bytes(1001))
 
     ended = await produce("submit", "-")

@@ -38,7 +38,12 @@ BEGUN: Final = (
 
 
 def uncounted(found: re.Match[str]) -> str:
-    return re.sub(r"(?<![-:])-?\d(?![-:\d])", "0", found[0])
+    """Numbers as 0, each in as many columns as it had."""
+    return re.sub(
+        r"(?<![-:\d])-?\d+(?![-:\d])( *)",
+        lambda number: "0" + " " * (len(number[0]) - 1) * bool(number[1]),
+        found[0],
+    )
 
 
 ALIKE: Final = (

@@ -56,7 +56,7 @@ VERBS: Final = (
     ("acme", "jobs list --status failed"),
     ("acme", "jobs list --correlation-id nobody"),
     ("operator", "jobs list --every-tenant"),
-    ("operator", "jobs show --all {failed}"),
+    ("operator", "jobs show --full {failed}"),
     ("operator", "jobs explain {waiting}"),
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
@@ -116,6 +116,7 @@ SAY_NOTHING_OF_A_FLEET: Final = {
     "up",  # tests/embedded
     "version",
     "recipes schema",  # a document
+    "images original",  # an address that is signed anew each time
     "images download",  # tests/cli/test_downloading.py
     "api",
     "maintenance",

@@ -72,7 +72,7 @@ async def test_text_of_a_tenant_steers_no_terminal(
     await producer.ended(job_id)
 
     images = await seen_at_a_terminal(stack, "api_key", "images", "list", *form)
-    job = await seen_at_a_terminal(stack, "operator_key", "jobs", "show", "--all", job_id, *form)
+    job = await seen_at_a_terminal(stack, "operator_key", "jobs", "show", "--full", job_id, *form)
 
     for code, text in (images, job):
         assert code in {0, 1}, text
@@ -89,7 +89,7 @@ VERBS: Final = (
     "dlq show {failed}",
     "dlq groups --by-tenant",
     "jobs list --every-tenant",
-    "jobs show --all {waiting}",
+    "jobs show --full {waiting}",
     "jobs explain {waiting}",
     "jobs attempts {failed}",
     "audit --tenant hostile",

@@ -135,12 +135,12 @@ def test_what_is_known_of_a_picture_without_its_head_foretells_no_more_than_that
     }
     for mime_type, content in pictures.items():
         facts = sniff(content)
-        size = (facts.width or 0, facts.height or 0)
-        least = least_bytes(mime_type, size, len(content), RECIPES["default"])
+        size = facts.width, facts.height, len(content)
+        least = least_bytes(mime_type, *size, RECIPES["default"])
         assert 0 < least <= foretold_bytes(planted(tmp_path, content), RECIPES["default"], Limits())
 
-    assert least_bytes("image/heic", (8, 8), 1, RECIPES["default"]) == 0
-    assert least_bytes("image/png", (8, None), 1, RECIPES["default"]) == 0
+    assert least_bytes("image/heic", 8, 8, 1, RECIPES["default"]) == 0
+    assert least_bytes("image/png", 8, None, 1, RECIPES["default"]) == 0
 
 
 def bearing(mark: Image.Image) -> Recipe:

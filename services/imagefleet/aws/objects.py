@@ -270,9 +270,8 @@ class _IfMatch(TypedDict, total=False):
 
 
 def _changed(key: str, etag: str | None) -> InputRejected:
-    return InputRejected(
-        "source_changed", failure_sentence("source_changed"), f"{key} is not {etag}"
-    )
+    why = f"{key} is not {etag}"
+    return InputRejected("source_changed", failure_sentence("source_changed"), why)
 
 
 async def _of_file(path: Path) -> AsyncIterator[bytes]:

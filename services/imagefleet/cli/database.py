@@ -25,7 +25,7 @@ from imagefleet.cli.output import (
     say,
     show,
 )
-from imagefleet.cli.verbs import Json, OfTenant, group
+from imagefleet.cli.verbs import Json, OfTenant, ReasonIfAny, Tenant, group
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
 from imagefleet.settings import Database, Person, Roles, load
@@ -43,9 +43,6 @@ Answer = TypeVar("Answer")
 keys = group("Create, list and revoke API keys (DATABASE_URL of the role imagefleet_admin).")
 migrate = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
-Reason = Annotated[str | None, typer.Option("--reason", help="Why; kept in the audit.")]
-Tenant = Annotated[str, typer.Option(help="Whose key: lower case letters, digits and -.")]
-
 
 @keys.command()
 def create(
@@ -57,7 +54,7 @@ def create(
     days: Annotated[
         float | None, typer.Option(min=0.001, help="It ends after so many; never if not given.")
     ] = None,
-    reason: Reason = None,
+    reason: ReasonIfAny = None,
     as_json: Json = False,
 ) -> None:
     """Make a key, and its tenant if that is new.
@@ -68,7 +65,7 @@ def create(
     For example:
 
         imagefleet keys create --tenant shop --name uploader
-        imagefleet keys create --tenant shop --name oncall --scope read --scope operate --days 30
+        imagefleet keys create --tenant shop --name oncall --scope operate --days 30
     """
     unknown = sorted(set(scope) - set(SCOPES))
     if unknown:
@@ -144,7 +141,7 @@ def _document(key: ApiKey) -> dict[str, object]:
 @keys.command()
 def revoke(
     key_id: Annotated[UUID, typer.Argument(metavar="KEY", help="Its id, from `keys list`.")],
-    reason: Reason = None,
+    reason: ReasonIfAny = None,
 ) -> None:
     """End a key for good; requests that it makes from now on are refused.
 
@@ -153,7 +150,7 @@ def revoke(
 
     For example:
 
-        imagefleet keys revoke --reason "was in a public log" 0b0f1c1e-...
+        imagefleet keys revoke --reason leaked 0199a5c2-7d41-7000-8000-000000000001
     """
     at_postgres(lambda connection: store.revoke_key(connection, key_id, by=whoami(), reason=reason))
     say(f"{key_id} is revoked")
@@ -201,7 +198,12 @@ def apply(
 
 @migrate.command()
 def status(as_json: Json = False) -> None:
-    """Show what is applied and what is missing; exits with 1 when something is missing."""
+    """Show what is applied and what is missing; exits with 1 when something is missing.
+
+    For example:
+
+        imagefleet migrate status
+    """
     schema = at_postgres(migrations.status)
     applied, pending = [*map(str, schema.applied)], [*map(str, schema.pending)]
     states = {

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import EveryPage, Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
 from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
     ExitCode,
@@ -21,12 +21,16 @@ from imagefleet.cli.output import (
 from imagefleet.cli.replaying import LETTERS, Replaying
 from imagefleet.cli.verbs import (
     WITHIN,
+    All,
     Cursor,
+    DryRun,
+    History,
     Json,
     Limit,
     OfTenant,
     OfType,
     Reason,
+    Within,
     Yes,
     ask,
     below,
@@ -41,14 +45,16 @@ MOST_IDS: Final = 100  # of one replay
 app = group("Look at dead letters, acknowledge and replay them.")
 
 Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
-Fingerprint = Annotated[
-    str | None, typer.Option(help="Only of this fault: 8 of its digits or more.")
+Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault; 8 digits will do.")]
+Rate = Annotated[float, typer.Option(metavar="R", min=0.01, help="So many a second.")]
+Canary = Annotated[
+    int, typer.Option(metavar="N", min=0, max=100, help="First so many, and see how they fare.")
 ]
-Everything = Annotated[bool, typer.Option("--all", help="Every open letter.")]
-Rate = Annotated[float, typer.Option(min=0.01, help="So many a second.")]
-Canary = Annotated[int, typer.Option(min=0, max=100, help="First so many, and see how they fare.")]
 StopRatio = Annotated[
-    float, typer.Option(min=0, max=1, help="Stop when a larger share of those that ended failed.")
+    float,
+    typer.Option(
+        metavar="SHARE", min=0, max=1, help="Stop when a larger share of those that ended failed."
+    ),
 ]
 
 
@@ -59,12 +65,10 @@ def list_letters(
     code: Code = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
-    everything: Annotated[
-        bool, typer.Option("--history", help="Also what was dealt with.")
-    ] = False,
+    everything: History = False,
     limit: Limit = 20,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """List open dead letters, the oldest first.
@@ -100,7 +104,7 @@ def show_letter(
 
     For example:
 
-        imagefleet dlq show 0199a5c2-...
+        imagefleet dlq show 0199a5c2-7d41
     """
     show_fields(ask("GET", below(LETTERS, letter)), as_json=as_json)
 
@@ -152,7 +156,7 @@ def ack(
     code: Code = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
-    everything: Everything = False,
+    everything: All = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -160,7 +164,7 @@ def ack(
 
     For example:
 
-        imagefleet dlq ack --note "the producer knows" 0199a5c2-...
+        imagefleet dlq ack --note "the producer knows" 0199a5c2-7d41
         imagefleet dlq ack --note "test images" --code corrupt --tenant demo --yes
     """
     chosen = _parameters(tenant, job_type, code, fingerprint, since)
@@ -183,12 +187,12 @@ def replay(
     code: Code = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
-    everything: Everything = False,
-    dry: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    everything: All = False,
+    dry: DryRun = False,
     canary: Canary = 0,
     rate: Rate = 20,
     stop_on_failure_ratio: StopRatio = 0.5,
-    within: Annotated[float, typer.Option(help="Seconds to wait for how they fare.")] = WITHIN,
+    within: Within = WITHIN,
     force: Annotated[bool, typer.Option("--force", help="Also what was acknowledged.")] = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -200,9 +204,9 @@ def replay(
 
     For example:
 
-        imagefleet dlq replay --reason "S3 is back" 0199a5c2-...
+        imagefleet dlq replay --reason "S3 is back" 0199a5c2-7d41
         imagefleet dlq replay --reason "fixed" --fingerprint 5f0c2a91 --dry-run
-        imagefleet dlq replay --reason "fixed" --code internal_error --canary 5 --rate 50 --yes
+        imagefleet dlq replay --reason "fixed" --code corrupt --canary 5 --yes
     """
     chosen = _parameters(tenant, job_type, code, fingerprint, since)
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)

@@ -8,7 +8,18 @@ import typer
 
 from imagefleet.cli.output import Fields, Part, at, filled, section, show, show_list
 from imagefleet.cli.progress import waiting
-from imagefleet.cli.verbs import Json, WithinSeconds, ask, below, call, ends_in, group, looks
+from imagefleet.cli.verbs import (
+    Json,
+    ReasonIfAny,
+    Wait,
+    Within,
+    ask,
+    below,
+    call,
+    ends_in,
+    group,
+    looks,
+)
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Unavailable
 
@@ -17,7 +28,7 @@ INVALIDATIONS: Final = f"{STATUS}/invalidations"
 
 app = group("Look at what CloudFront is owed, and tell it by hand.")
 
-Images = Annotated[list[UUID], typer.Argument(metavar="IMAGE…", help="Up to 100 images.")]
+Images = Annotated[list[UUID], typer.Argument(metavar="IMAGE", help="Up to 100 images.")]
 
 
 @app.command()
@@ -61,18 +72,16 @@ def _office(flusher: Document | None) -> str:
 @app.command()
 def invalidate(
     images: Images,
-    reason: Annotated[
-        str | None, typer.Option("--reason", help="Why; kept with the invalidation.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until the edge agrees.")] = False,
-    within: WithinSeconds = 900,
+    reason: ReasonIfAny = None,
+    wait: Wait = False,
+    within: Within = 900,
     as_json: Json = False,
 ) -> None:
     """Have the edge forget images, of any tenant; each costs one path.
 
     For example:
 
-        imagefleet edge invalidate --wait --reason "a takedown" 0199a5c2-0000-7000-8000-000000000001
+        imagefleet edge invalidate --wait 0199a5c2-7d41-7000-8000-000000000001
     """
     asked = filled(imageIds=[str(image) for image in images], reason=reason)
     answer = ask("POST", INVALIDATIONS, document=asked)

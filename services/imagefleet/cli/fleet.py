@@ -3,12 +3,12 @@
 `imagefleet workers`, `ledger`, `prune`, `sweep` and `audit`.
 """
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import EveryPage, Parameters, Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -16,13 +16,12 @@ from imagefleet.cli.output import (
     Table,
     at,
     complain,
-    filled,
     finish,
     moment,
     show,
 )
-from imagefleet.cli.verbs import Cursor, Json, ask, group
-from imagefleet.client.api import ApiClient, Document
+from imagefleet.cli.verbs import All, Cursor, History, Json, Limit, OfTenant, ask, group
+from imagefleet.client.api import Document
 
 AUDIT: Final = "/v1/operator/audit"
 AUDIT_PAGE: Final = 500
@@ -37,9 +36,7 @@ def about_workers() -> None:
 
 @workers.command("list")
 def list_workers(
-    everybody: Annotated[
-        bool, typer.Option("--all", help="Also those that ended within the last day.")
-    ] = False,
+    everybody: History = False,
     jobs: Annotated[bool, typer.Option("--jobs", help="Each job that they hold.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -187,10 +184,10 @@ def audit(
         str | None, typer.Option(help="Only on this: a kind, or kind/name.", metavar="KIND[/NAME]")
     ] = None,
     what: Annotated[str | None, typer.Option(help="Only this: pause, reset, revoke...")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only what concerns this tenant.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many lines.")] = 1000,
+    tenant: OfTenant = None,
+    limit: Limit = 1000,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """Tell who did what, to what and why; the newest first.
@@ -207,7 +204,7 @@ def audit(
 
         imagefleet audit --since 1h
         imagefleet audit --since 2d --on circuit_breaker/s3
-        imagefleet audit --since 2026-03-01T00:00:00Z --by oncall --what resume --json
+        imagefleet audit --since 2026-03-01T00:00:00Z --what resume --json
     """
     parameters = {
         "since": instant(since),
@@ -216,30 +213,15 @@ def audit(
         "on": on,
         "what": what,
         "tenant": tenant,
+        "limit": str(limit),
         "cursor": cursor,
     }
 
-    def read(client: ApiClient, asked: Parameters) -> Awaitable[Document]:
-        return _read(client, dict(asked), limit)
-
-    show_pages(route(AUDIT) if every_page else read, parameters, "lines", {
+    show_pages(route(AUDIT), parameters, "lines", {
         "at (UTC)": at("at"), "by": _who, "did": _what, "why": "reason",
     }, every_page=every_page, as_json=as_json, most=AUDIT_PAGE, wraps=("by", "did", "why"),
         none="nothing of that was done in this time; --since 1w looks further back",
     )  # fmt: skip
-
-
-async def _read(client: ApiClient, parameters: dict[str, str | None], limit: int) -> Document:
-    """Page by page, until so many are there or nothing is left."""
-    lines: list[Document] = []
-    while True:
-        parameters["limit"] = str(min(AUDIT_PAGE, limit - len(lines)))
-        page = await client.ask("GET", AUDIT, parameters)
-        lines += page["lines"]
-        cursor = page.get("nextCursor")
-        if cursor is None or len(lines) >= limit:
-            return filled(lines=lines, nextCursor=cursor)
-        parameters["cursor"] = str(cursor)
 
 
 def _who(line: Document) -> str:

@@ -9,17 +9,20 @@ from imagefleet.cli.naming import ImageId, ImageIds
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
 from imagefleet.cli.published import download, list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
+from imagefleet.cli.submit import a_file, readable
 from imagefleet.cli.verbs import (
     WITHIN,
+    All,
     Json,
-    WithinEach,
+    OfReference,
+    Recipe,
+    Wait,
+    Within,
     Yes,
-    a_file,
     call,
     ends_in,
     group,
     looks,
-    readable,
 )
 from imagefleet.client.api import ApiClient
 from imagefleet.errors import Misconfigured, Unavailable
@@ -31,19 +34,13 @@ _ONE_POINT: Final = "name a point by X and Y, or --clear"
 
 app = group("Look at images, change them.")
 
-WithinImage = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long --wait waits for each image.")
-]
-
 
 @app.command()
 def reprocess(
     images: ImageIds = [],  # noqa: B006 - Typer reads it, nobody writes it
-    recipe: Annotated[
-        str | None, typer.Option(help="Which variants are made; each image's own if not given.")
-    ] = None,
-    every_image: Annotated[bool, typer.Option("--all", help="All images of the tenant.")] = False,
-    reference: Annotated[str | None, typer.Option(help="Those with this reference.")] = None,
+    recipe: Recipe = None,
+    every_image: All = False,
+    reference: OfReference = None,
     recipe_was: Annotated[
         str | None,
         typer.Option(
@@ -52,10 +49,8 @@ def reprocess(
             help="Those that have this recipe; with 8 or more digits of its hash, this version.",
         ),
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the end of each job that is printed.")
-    ] = False,
-    within: WithinEach = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Render images again, from the originals that they have.
@@ -66,7 +61,7 @@ def reprocess(
 
     For example:
 
-        imagefleet images reprocess --recipe avif 0199a5c2-...
+        imagefleet images reprocess --recipe avif 0199a5c2-7d41
         imagefleet images reprocess --recipe-was default --recipe avif --wait
         imagefleet images reprocess --recipe-was default@5f0c2a91
     """
@@ -98,18 +93,16 @@ def replace(
             metavar="FILE", help="Its new original; - is the standard input.", parser=a_file
         ),
     ],
-    recipe: Annotated[
-        str | None, typer.Option(help="Which variants are made; as before if not given.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
-    within: WithinImage = WITHIN,
+    recipe: Recipe = None,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Give an image another original; until that is made, the present one is shown.
 
     For example:
 
-        imagefleet images replace --wait 0199a5c2-... photo.jpg
+        imagefleet images replace --wait 0199a5c2-7d41 photo.jpg
     """
 
     async def replaced(client: ApiClient) -> Result:
@@ -132,15 +125,15 @@ def focal(
     x: Annotated[float | None, typer.Argument(help="From the left, 0 to 1.", min=0, max=1)] = None,
     y: Annotated[float | None, typer.Argument(help="From the top.", min=0, max=1)] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take the point away.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is done.")] = False,
-    within: WithinImage = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Say what of an image is kept where it is cut. What is not cut is not made anew.
 
     For example:
 
-        imagefleet images focal 0199a5c2-... 0.3 0.7
+        imagefleet images focal 0199a5c2-7d41 0.3 0.7
     """
     point = None if x is None or y is None else (x, y)
     if clear != (x is None) or clear != (y is None):
@@ -165,10 +158,8 @@ def focal(
 def delete(
     image_ids: ImageIds,
     yes: Yes = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until nothing is shown any more.")
-    ] = False,
-    within: WithinImage = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Delete images with everything they ever published. This cannot be undone.
@@ -177,7 +168,7 @@ def delete(
 
     For example:
 
-        imagefleet images delete --wait 0199a5c2-...
+        imagefleet images delete --wait 0199a5c2-7d41
     """
     confirm(f"Delete {len(image_ids)} images for good?", yes=yes)
     results = [Result(image_id, {"imageId": image_id}) for image_id in image_ids]
@@ -225,7 +216,7 @@ def original(image_id: ImageId, as_json: Json = False) -> None:
 
     For example:
 
-        curl -fsSo photo.jpg "$(imagefleet images original 0199a5c2-...)"
+        curl -fsSo photo.jpg "$(imagefleet images original 0199a5c2-7d41)"
     """
     show(call(lambda client: client.original(image_id)), lambda seen: seen.url, as_json=as_json)
 

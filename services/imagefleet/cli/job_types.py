@@ -23,7 +23,6 @@ def list_job_types(
     For example:
 
         imagefleet jobs types
-
         imagefleet jobs types reprocess_images
     """
     page = ask("GET", PATH)

@@ -9,7 +9,7 @@ import httpx
 import typer
 
 from imagefleet.cli.job_types import list_job_types
-from imagefleet.cli.listing import EveryPage, Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
 from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
@@ -28,11 +28,19 @@ from imagefleet.cli.output import (
 )
 from imagefleet.cli.submit import submit_job
 from imagefleet.cli.verbs import (
+    WITHIN,
+    All,
+    Correlation,
     Cursor,
     Json,
     Limit,
+    OfTarget,
+    OfTenant,
     OfType,
+    Parent,
     Reason,
+    Wait,
+    Within,
     ask,
     below,
     call,
@@ -56,7 +64,7 @@ def explain(job_id: AnyJobId, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs explain 0199a5c2-...
+        imagefleet jobs explain 0199a5c2-7d41
     """
     show(ask("GET", below(PATH, job_id, "explain")), _explained, as_json=as_json)
 
@@ -79,7 +87,7 @@ def attempts(job_id: AnyJobId, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs attempts 0199a5c2-...
+        imagefleet jobs attempts 0199a5c2-7d41
     """
     page = ask("GET", below(PATH, job_id, "attempts"))
     show_list(page, "attempts", {
@@ -97,7 +105,7 @@ def cancel(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs cancel --reason "asked for by the producer" 0199a5c2-...
+        imagefleet jobs cancel --reason "asked for by the producer" 0199a5c2-7d41
     """
     _end(job_id, "cancel", reason, as_json=as_json)
 
@@ -108,7 +116,7 @@ def fail(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs fail --reason "blocks its target" 0199a5c2-...
+        imagefleet jobs fail --reason "blocks its target" 0199a5c2-7d41
     """
     _end(job_id, "fail", reason, as_json=as_json)
 
@@ -126,7 +134,7 @@ def retry_now(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs retry-now --reason "S3 is back" 0199a5c2-...
+        imagefleet jobs retry-now --reason "S3 is back" 0199a5c2-7d41
     """
 
     def told(job: Document) -> str:
@@ -142,11 +150,10 @@ app.command("types")(list_job_types)
 @app.command("show")
 def show_job(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help=A_JOB)],
-    wait: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Answer when it is over, or after this long.")
-    ] = 0,
+    wait: Wait = False,
+    within: Within = WITHIN,
     everything: Annotated[
-        bool, typer.Option("--all", help="Everything there is, of any tenant: for operators.")
+        bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -156,8 +163,8 @@ def show_job(
 
     For example:
 
-        imagefleet jobs show --wait 20 0199a5c2-...
-        imagefleet jobs show --all --json 0199a5c2-... | jq .payload
+        imagefleet jobs show --wait 0199a5c2-7d41
+        imagefleet jobs show --full --json 0199a5c2-7d41 | jq .payload
     """
     job_id = whole(job_id, EVERY_JOB if everything else JOBS)
     if everything:
@@ -165,8 +172,10 @@ def show_job(
         show_fields(row, as_json=as_json)
         _finish_with(row["status"])
         return
-    given = timedelta(seconds=wait) if wait else None
-    answer = call(lambda client: client.job(job_id, wait=given))
+    given = timedelta(seconds=within)
+    answer = call(
+        lambda client: client.finished_job(job_id, within=given) if wait else client.job(job_id)
+    )
     show(answer, _seen, as_json=as_json)
     _finish_with(answer.shape.status)
 
@@ -193,18 +202,18 @@ def _seen(job: JobView) -> Fields:
 def list_jobs(
     status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
     job_type: OfType = None,
-    correlation_id: Annotated[str | None, typer.Option(help="That belong together.")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="JOB", help="Children of this one.")] = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Of this image.")] = None,
-    target: Annotated[str | None, typer.Option(help="Of this target: for operators.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Of this tenant: for operators.")] = None,
+    target: OfTarget = None,
+    tenant: OfTenant = None,
     everybody: Annotated[
         bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
     ] = False,
     since: Since = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
@@ -263,7 +272,7 @@ def watch(job_id: JobId, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet jobs watch 0199a5c2-...
+        imagefleet jobs watch 0199a5c2-7d41
     """
     _finish_with(run_async(_watch(job_id, as_json=as_json)).status)
 

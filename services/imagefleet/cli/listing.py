@@ -1,5 +1,6 @@
 """What verbs that list have in common: page after page, and since when."""
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -7,17 +8,15 @@ from typing import Annotated, Any, Final, TypeAlias, Unpack
 
 import typer
 
-from imagefleet.cli.output import Columns, GivesWay, print_json, say, show_list
+from imagefleet.cli.output import Columns, GivesWay, complain, print_json, say, show_list
 from imagefleet.cli.verbs import call
 from imagefleet.client.api import ApiClient, Document, Reply
 from imagefleet.errors import Misconfigured
+from imagefleet.telemetry.plain import json
 
 MOST_ON_A_PAGE: Final = 100
 SPANS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-EveryPage = Annotated[
-    bool, typer.Option("--all", help="Page after page to the end, whatever --limit says.")
-]
 Since = Annotated[
     str | None,
     typer.Option(
@@ -48,15 +47,17 @@ def show_pages(
     most: int = MOST_ON_A_PAGE,
     **gives_way: Unpack[GivesWay],
 ) -> None:
-    """A page, or all of them, of which never more than one is kept."""
-    if not every_page:
+    """So many, or all of them, page by page; never more than one page is kept."""
+    limit = math.inf if every_page else int(asked["limit"] or most)
+    if limit <= most:
         page = call(lambda client: asking(client, asked))
         show_list(page, name, columns, as_json=as_json, **gives_way)
         return
 
     async def show_all(client: ApiClient) -> None:
-        parameters, seen = {**asked, "limit": str(most)}, 0
+        parameters, seen = dict(asked), 0
         while True:
+            parameters["limit"] = str(min(most, limit - seen))
             page = await asking(client, parameters)
             document = page.document if isinstance(page, Reply) else page
             things, cursor = document[name], document.get("nextCursor")
@@ -66,11 +67,14 @@ def show_pages(
                 gives_way["goes_on"] = seen > 0
                 show_list(page, name, columns, as_json=False, **gives_way)
             seen += len(things)
-            if cursor is None:
+            if cursor is None or seen >= limit:
                 break
             parameters["cursor"] = str(cursor)
+        further = "" if cursor is None else f', "nextCursor": {json(cursor, on_a_line=True)}'
         if as_json:
-            say("]}" if seen else f'{{"{name}": []}}')
+            say(f"]{further}}}" if seen else f'{{"{name}": []}}')
+        elif cursor is not None:
+            complain(f"there are more: --cursor {cursor}")
 
     call(show_all)
 

@@ -1,10 +1,13 @@
 """The commands, and what becomes of an error: one sentence and an exit code."""
 
+import inspect
+import re
 import time
 from collections.abc import Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated, Final
+from textwrap import dedent
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,17 +17,9 @@ from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
 from imagefleet.cli.recipes import app as recipes
 from imagefleet.cli.submit import submit
+from imagefleet.cli.verbs import Json, StateDir, StateDirIfAny
 from imagefleet.errors import FleetError, Misconfigured
 
-HERE: Final = "On this machine"
-PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
-OPERATORS: Final = "For operators (IMAGEFLEET_URL, IMAGEFLEET_KEY with the scope operate)"
-OPERATIONS: Final = "For operations (DATABASE_URL)"
-PROCESSES: Final = "Processes (configured by the environment alone)"
-
-StateDir = Annotated[
-    Path, typer.Option(help="Everything is kept here, and gone on with next time.")
-]
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")]
 EdgePort = Annotated[
@@ -39,31 +34,8 @@ Demo = Annotated[int, typer.Option(min=0, max=1000, help="Upload so many samples
 ExitAfter = Annotated[
     bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
 ]
-DemoAsJson = Annotated[bool, typer.Option("--json", help="Print the result of the demo as JSON.")]
-
-# Handled before the command line is loaded; listed here, so that --help knows them.
-STARTED_ELSEWHERE: Final = {
-    "api": "Serve HTTP.",
-    "worker": "Work on jobs.",
-    "maintenance": "Ring again, rescue, look after the fleet.",
-}
-
-app = typer.Typer(
-    name="imagefleet",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="An image pipeline for a fleet.\n\n"
-    "Exit codes: 0 done, 1 something failed (a job, a check), 2 the command or configuration "
-    "cannot be used, 3 the API refused, 4 something did not answer, 130 interrupted.",
-)
 
 
-app.callback()(choose)
-
-
-@app.command(rich_help_panel=HERE)
 def up(
     state_dir: StateDir = Path(".imagefleet"),
     workers: Workers = 1,
@@ -74,7 +46,7 @@ def up(
     ready_file: ReadyFile = None,
     demo: Demo = 0,
     exit_after: ExitAfter = False,
-    as_json: DemoAsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Run everything on this machine, in this terminal: no Docker, no account.
 
@@ -104,6 +76,50 @@ def up(
     raise typer.Exit(embedded.up(wishes, begun=begun))
 
 
+HERE: Final = "On this machine"
+PRODUCERS: Final = "For producers (IMAGEFLEET_URL, IMAGEFLEET_KEY)"
+OPERATORS: Final = "For operators (IMAGEFLEET_URL, IMAGEFLEET_KEY with the scope operate)"
+OPERATIONS: Final = "For operations (DATABASE_URL)"
+PROCESSES: Final = "Processes (configured by the environment alone)"
+
+# Handled before the command line is loaded; listed here, so that --help knows them.
+STARTED_ELSEWHERE: Final = {
+    "api": "Serve HTTP.",
+    "worker": "Work on jobs.",
+    "maintenance": "Ring again, rescue, look after the fleet.",
+}
+
+app = typer.Typer(
+    name="imagefleet",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="An image pipeline for a fleet.\n\n"
+    "Exit codes: 0 done, 1 something failed (a job, a check), 2 the command or configuration "
+    "cannot be used, 3 the API refused, 4 something did not answer, 130 interrupted.",
+)
+
+
+def _tell_version(asked: bool) -> None:  # noqa: FBT001 - Typer calls it
+    if asked:
+        say(installed_version("imagefleet"))
+        raise typer.Exit
+
+
+@app.callback()
+def before_any_verb(
+    state_dir: StateDirIfAny = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version."),
+    ] = False,
+) -> None:
+    """What all verbs are told."""
+    choose(state_dir)
+
+
+app.command(rich_help_panel=HERE)(up)
 app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
@@ -126,8 +142,13 @@ app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
 @app.command(rich_help_panel=HERE)
 def version() -> None:
-    """Print the version."""
-    say(installed_version("imagefleet"))
+    """Print the version, as --version does.
+
+    For example:
+
+        imagefleet version
+    """
+    _tell_version(asked=True)
 
 
 def _started_elsewhere(context: typer.Context) -> None:
@@ -141,10 +162,24 @@ for _name, _does in STARTED_ELSEWHERE.items():
     app.command(_name, help=_does, rich_help_panel=PROCESSES)(_started_elsewhere)
 
 
+_EXAMPLES: Final = re.compile(r"(?<=For example:\n\n)(?: {4}.*\n?)+")
+
+
+def _fence_examples(command: Any) -> None:  # noqa: ANN401 - Typer's own kind of command
+    """Each on a line of its own: Typer takes the indent that says so from most of them."""
+    command.help = _EXAMPLES.sub(
+        lambda found: f"```sh\n{dedent(found[0])}\n```", inspect.cleandoc(command.help or "")
+    )
+    for inner in getattr(command, "commands", {}).values():
+        _fence_examples(inner)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one verb; the exit code."""
     try:
-        app(list(arguments), prog_name="imagefleet")
+        command = typer.main.get_command(app)
+        _fence_examples(command)
+        command(list(arguments), prog_name="imagefleet")
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except FleetError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.listing import EveryPage, show_pages
+from imagefleet.cli.listing import show_pages
 from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import (
     Columns,
@@ -31,7 +31,21 @@ from imagefleet.cli.output import (
 )
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
-from imagefleet.cli.verbs import STDIN, Cursor, Json, Limit, call, ends_in, looks
+from imagefleet.cli.verbs import (
+    STDIN,
+    WITHIN,
+    All,
+    Cursor,
+    Json,
+    Limit,
+    OfReference,
+    Wait,
+    Within,
+    call,
+    ends_in,
+    looks,
+    open_api,
+)
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
 from imagefleet.jobs.shapes.edge import Deletion
@@ -40,22 +54,12 @@ from imagefleet.jobs.shapes.pictures import VariantView
 
 PENDING: Final = "pending"
 FAILED: Final = "failed"
-TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
-TRIES: Final = 3
-PAUSE: Final = 1.0  # seconds before the second try, twice as many before the third
-
-NOTHING: Final = {"pending": Unavailable, "failed": InputRejected}
-"""By status, what it means that there is nothing; else it will not help to ask again."""
-
-_ONE: Final = "--into - takes one file: choose it by --variant and --format"
-_TERMINAL: Final = "this is no picture for a terminal: send it to a file or a pipe"
 
 
 def show_image(
     image_id: ImageId,
-    wait: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Answer when it is made, or after this long.")
-    ] = 0,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Show one image and where its variants are published.
@@ -64,10 +68,10 @@ def show_image(
 
     For example:
 
-        imagefleet images show --wait 20 0199a5c2-...
-        imagefleet images show --json 0199a5c2-... | jq -r '.variants[].url'
+        imagefleet images show --wait 0199a5c2-7d41
+        imagefleet images show --json 0199a5c2-7d41 | jq -r '.variants[].url'
     """
-    answer = call(lambda client: _made(client, image_id, wait))
+    answer = call(lambda client: _made(client, image_id, within if wait else 0))
     show(answer, _seen, as_json=as_json)
     finish(ExitCode.FAILED if answer.shape.status == FAILED else ExitCode.DONE)
 
@@ -122,10 +126,10 @@ def _receipt(gone: Deletion) -> Fields:
 
 
 def list_images(
-    reference: Annotated[str | None, typer.Option(help="Only of this reference.")] = None,
+    reference: OfReference = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """List images, the newest first.
@@ -142,6 +146,17 @@ def list_images(
     }, every_page=every_page, as_json=as_json, wraps=("reference",), drops=("variants",),
         none="no such images; `imagefleet submit FILE` makes one",
     )  # fmt: skip
+
+
+TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two bytes, not in all
+TRIES: Final = 3
+PAUSE: Final = 1.0  # seconds before the second try, twice as many before the third
+
+NOTHING: Final = {"pending": Unavailable, "failed": InputRejected}
+"""By status, what it means that there is nothing; else it will not help to ask again."""
+
+_ONE: Final = "--into - takes one file: choose it by --variant and --format"
+_TERMINAL: Final = "this is no picture for a terminal: send it to a file or a pipe"
 
 
 def download(
@@ -167,13 +182,13 @@ def download(
 
     For example:
 
-        imagefleet images download 0199a5c2-...
-        imagefleet images download --into pictures --format avif --format jpeg 0199a5c2-...
-        imagefleet images download --into - --variant thumb --format webp 0199a5c2-... > thumb.webp
+        imagefleet images download 0199a5c2-7d41
+        imagefleet images download --into pictures --format avif 0199a5c2-7d41
+        imagefleet images download --into - --variant thumb 0199a5c2-7d41 > a.webp
     """
     if into == STDIN and not takes_bytes():
         raise Misconfigured(_TERMINAL)
-    image = call(lambda client: client.image(image_id)).shape
+    image = run_async(_image(image_id))
     chosen = _chosen(image, names, formats)
     if into == STDIN:
         _print(chosen)
@@ -191,6 +206,11 @@ def download(
         for file, made in zip(files, chosen, strict=True)
     ]
     show(told, lambda _: Table(told, {"file": "file", "bytes": "bytes"}), as_json=as_json)
+
+
+async def _image(image_id: str) -> ImageView:
+    async with open_api() as client:
+        return (await client.image(image_id)).shape
 
 
 def _chosen(

@@ -22,10 +22,16 @@ from imagefleet.cli.progress import Tell, keep_showing, waiting
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     POLL,
+    All,
     Json,
+    OfLane,
+    OfTarget,
+    OfTenant,
+    OfType,
     Reason,
-    WaitDrained,
-    WithinSeconds,
+    RefuseNew,
+    Wait,
+    Within,
     Yes,
     ask,
     below,
@@ -44,13 +50,6 @@ LOOKS: Final = 2
 app = group("Look at queues, pause and resume them.")
 breaker = group("Look at circuit breakers, open and reset them.")
 
-JobType = Annotated[str | None, typer.Option("--type", help="Jobs of this type.")]
-Lane = Annotated[str | None, typer.Option(help="The lane: fast, general or quarantine.")]
-Target = Annotated[str | None, typer.Option(help="Jobs of one target, with --tenant.")]
-Tenant = Annotated[
-    str | None, typer.Option(help="This tenant's: its target, its jobs of a type, or all it has.")
-]
-Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
 Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 
@@ -134,16 +133,14 @@ def pauses(as_json: Json = False) -> None:
 @app.command()
 def pause(
     reason: Reason,
-    job_type: JobType = None,
-    lane: Lane = None,
-    target: Target = None,
-    tenant: Tenant = None,
-    everything: Everything = False,
-    refuse_new: Annotated[
-        bool, typer.Option("--refuse-new", help="Refuse new jobs of this kind as well.")
-    ] = False,
-    wait: WaitDrained = False,
-    within: WithinSeconds = DRAINED_WITHIN,
+    job_type: OfType = None,
+    lane: OfLane = None,
+    target: OfTarget = None,
+    tenant: OfTenant = None,
+    everything: All = False,
+    refuse_new: RefuseNew = False,
+    wait: Wait = False,
+    within: Within = DRAINED_WITHIN,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -152,7 +149,7 @@ def pause(
     For example:
 
         imagefleet queue pause --type process_image --reason "bad encoder"
-        imagefleet queue pause --all --refuse-new --wait --yes --reason "new database"
+        imagefleet queue pause --all --refuse-new --wait --yes --reason moving
     """
     scope = _scope(job_type, lane, target, tenant, everything=everything)
     if everything:
@@ -194,18 +191,18 @@ async def _drained(
 @app.command()
 def resume(
     reason: Reason,
-    job_type: JobType = None,
-    lane: Lane = None,
-    target: Target = None,
-    tenant: Tenant = None,
-    everything: Everything = False,
+    job_type: OfType = None,
+    lane: OfLane = None,
+    target: OfTarget = None,
+    tenant: OfTenant = None,
+    everything: All = False,
     as_json: Json = False,
 ) -> None:
     """Lift a pause; what it held back is announced within a second.
 
     For example:
 
-        imagefleet queue resume --type process_image --reason "the encoder is mended"
+        imagefleet queue resume --type process_image --reason "it is mended"
     """
     scope = _scope(job_type, lane, target, tenant, everything=everything)
     asked = {name: str(value) for name, value in scope.items()}

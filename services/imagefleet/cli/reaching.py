@@ -10,9 +10,7 @@ import os
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from imagefleet.embedded.machine import StateFolder
 from imagefleet.errors import Misconfigured
@@ -22,11 +20,6 @@ from imagefleet.settings.variables import is_named
 HERE: Final = Path(".imagefleet")
 
 _PRIVATE: Final = 0o077  # what nobody else may
-
-StateDir = Annotated[
-    Path | None,
-    typer.Option(help="Ask the `imagefleet up` of this folder, whatever the environment says."),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class Asked:
 _chosen: Final[ContextVar[Path | None]] = ContextVar("state_dir", default=None)
 
 
-def choose(state_dir: StateDir = None) -> None:
+def choose(state_dir: Path | None) -> None:
     """Keep what all verbs are told."""
     _chosen.set(state_dir)
 

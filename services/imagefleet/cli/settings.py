@@ -59,7 +59,7 @@ def turn(
 
     For example:
 
-        imagefleet settings live set slots.lane.general 2 --reason "spare the database"
+        imagefleet settings live set slots.lane.general 2 --reason "spare it"
     """
     body = {"value": _read(value), "reason": reason}
     _tell(ask("PUT", below(PATH, name), document=body), as_json=as_json)
@@ -71,7 +71,7 @@ def turn_back(name: Name, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet settings live reset slots.lane.general --reason "the database is well"
+        imagefleet settings live reset slots.lane.general --reason "it is well"
     """
     _tell(ask("DELETE", below(PATH, name), {"reason": reason}), as_json=as_json)
 

@@ -2,9 +2,11 @@
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Final
 
 import orjson
@@ -14,35 +16,68 @@ from imagefleet.cli.naming import JOBS, whole
 from imagefleet.cli.output import ExitCode, complain, filled, finish, run_async, show
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import Result, each, tell, why
-from imagefleet.cli.verbs import STDIN, WITHIN, Json, WithinEach, a_file, call, readable
+from imagefleet.cli.verbs import (
+    STDIN,
+    WITHIN,
+    Correlation,
+    Json,
+    Parent,
+    Recipe,
+    Wait,
+    Within,
+    call,
+)
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.jobs.shapes.shape import AcceptedJob
 
-MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
-_ONE_STDIN: Final = "- is the standard input: name it once, and without --reference"
+MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
+PIECE: Final = 2**18
+_ONE_STDIN: Final = "- is the standard input: name it once, and without --keep-path"
+
+
+def a_file(named: str) -> Path:
+    """A file that can be read; Typer's own check knows no `-`."""
+    file = Path(named)
+    if file != STDIN and not (file.is_file() and os.access(file, os.R_OK)):
+        why = "cannot be read" if file.exists() else "does not exist"
+        detail = f"file {named!r} {why}"
+        raise typer.BadParameter(detail)
+    return file
+
+
+@contextmanager
+def readable(file: Path) -> Iterator[Path]:
+    """A file that can be sent again; of `-` what the standard input has."""
+    if file != STDIN:
+        yield file
+        return
+    with NamedTemporaryFile(prefix="imagefleet-") as kept:
+        while piece := sys.stdin.buffer.read(PIECE):
+            kept.write(piece)
+            if kept.tell() > MOST_READ:
+                detail = f"the standard input has more than {MOST_READ:,} bytes"
+                raise Misconfigured(detail)
+        kept.flush()
+        yield Path(kept.name)
+
 
 Files = Annotated[
     list[Path],
     typer.Argument(metavar="FILE", help="Images; - is the standard input.", parser=a_file),
 ]
-Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long --wait waits.")]
 
 
 def submit(
     files: Files,
-    recipe: Annotated[
-        str | None, typer.Option(help="Which variants are made; the API's default if not given.")
-    ] = None,
-    reference: Annotated[
-        bool, typer.Option("--reference", help="Keep each file's path as the image's reference.")
+    recipe: Recipe = None,
+    keep_path: Annotated[
+        bool, typer.Option("--keep-path", help="Each file's path becomes its image's reference.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until every image is made, or failed.")
-    ] = False,
-    within: WithinEach = WITHIN,
+    wait: Wait = False,
+    within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Upload images.
@@ -57,7 +92,7 @@ def submit(
         imagefleet submit --wait - < photo.jpg
         imagefleet submit --json photo.jpg | jq -r '.[].imageId'
     """
-    if files.count(STDIN) > (not reference):
+    if files.count(STDIN) > (not keep_path):
         raise Misconfigured(_ONE_STDIN)
     nothing = dict.fromkeys(("jobId", "imageId", "status", "error"))
     results = [Result(str(file), {"file": str(file), **nothing}) for file in files]
@@ -67,7 +102,7 @@ def submit(
         # A name need not be UTF-8; a reference has to be.
         name = os.fsencode(file).decode(errors="replace")
         accepted = await client.submit(
-            contents[file], name=file.name, recipe=recipe, reference=name if reference else None
+            contents[file], name=file.name, recipe=recipe, reference=name if keep_path else None
         )
         result.accepted(accepted)
         result.document["imageId"] = str(accepted.image_id)
@@ -77,6 +112,9 @@ def submit(
         run_async(each(results, upload, within if wait else None, told_of_one=advance))
     columns = {"file": "file", "status": "status", "job": "jobId", "image": "imageId"}
     tell(results, columns, as_json=as_json)
+
+
+MOST_BYTES: Final = 2**20  # of a payload; the API takes less, and says so
 
 
 def submit_job(
@@ -97,13 +135,15 @@ def submit_job(
     dedup_key: Annotated[
         str | None, typer.Option(help="One open job of the type may have it.")
     ] = None,
-    correlation_id: Annotated[str | None, typer.Option(help="What belongs together.")] = None,
-    parent: Annotated[str | None, typer.Option(metavar="JOB", help="A job of yours.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=100)] = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=100, help="How often it is tried at most.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and request is the same job, another day too.")
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end.")] = False,
+    wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
@@ -114,7 +154,7 @@ def submit_job(
     For example:
 
         imagefleet jobs submit noop --payload '{"milliseconds": 10}' --wait
-        imagefleet jobs submit noop --priority 10 --run-at 2030-01-01T06:00 --dedup-key nightly
+        imagefleet jobs submit noop --run-at 2030-01-01T06:00 --dedup-key nightly
         imagefleet jobs submit noop --payload - < payload.json
     """
     more = filled(

@@ -6,16 +6,21 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli import queue
-from imagefleet.cli.listing import EveryPage, route, show_pages
+from imagefleet.cli.listing import route, show_pages
 from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
+    All,
     Cursor,
+    DryRun,
     Json,
     Limit,
+    OfLane,
+    OfType,
     Reason,
-    WaitDrained,
-    WithinSeconds,
+    RefuseNew,
+    Wait,
+    Within,
     Yes,
     ask,
     below,
@@ -29,14 +34,13 @@ PATH: Final = "/v1/operator/tenants"
 app = group("Look at tenants, limit and pause them, cancel what they have.")
 
 Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")]
-JobType = Annotated[str | None, typer.Option("--type", help="Only its jobs of this type.")]
 
 
 @app.command("list")
 def list_tenants(
     limit: Limit = 50,
     cursor: Cursor = None,
-    every_page: EveryPage = False,
+    every_page: All = False,
     as_json: Json = False,
 ) -> None:
     """List tenants with what they have open. `keys create` makes new ones.
@@ -84,7 +88,7 @@ def set_limits(
 
     For example:
 
-        imagefleet tenants limit shop --set open_jobs=5000 --set weight=2 --reason "a pilot"
+        imagefleet tenants limit shop --set weight=2 --reason "a pilot"
         imagefleet tenants limit shop --reset open_jobs --reason "the pilot is over"
     """
     wanted: dict[str, int | None] = {}
@@ -106,12 +110,10 @@ def set_limits(
 def pause(
     tenant: Tenant,
     reason: Reason,
-    job_type: JobType = None,
-    refuse_new: Annotated[
-        bool, typer.Option("--refuse-new", help="Refuse its new jobs as well.")
-    ] = False,
-    wait: WaitDrained = False,
-    within: WithinSeconds = DRAINED_WITHIN,
+    job_type: OfType = None,
+    refuse_new: RefuseNew = False,
+    wait: Wait = False,
+    within: Within = DRAINED_WITHIN,
     as_json: Json = False,
 ) -> None:
     """Hold back a tenant's jobs; those that run, finish. Deletions and cancellations go on.
@@ -136,7 +138,7 @@ def pause(
 def resume(
     tenant: Tenant,
     reason: Reason,
-    job_type: JobType = None,
+    job_type: OfType = None,
     as_json: Json = False,
 ) -> None:
     """Lift a tenant's pause; what it held back is announced within a second, in turn.
@@ -152,13 +154,13 @@ def resume(
 def cancel(
     tenant: Tenant,
     reason: Reason,
-    job_type: JobType = None,
-    lane: Annotated[str | None, typer.Option(help="Only those in this lane.")] = None,
+    job_type: OfType = None,
+    lane: OfLane = None,
     before: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Only those submitted before, as 2026-01-31T12:00:00Z."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -169,8 +171,8 @@ def cancel(
 
     For example:
 
-        imagefleet tenants cancel shop --dry-run --reason "asked for by the producer"
-        imagefleet tenants cancel shop --type process_image --yes --reason "a runaway import"
+        imagefleet tenants cancel shop --dry-run --reason "a runaway import"
+        imagefleet tenants cancel shop --type process_image --reason runaway --yes
     """
     body = filled(jobType=job_type, lane=lane, submittedBefore=before, reason=reason)
     path = below(PATH, tenant, "cancel")

@@ -1,15 +1,13 @@
 """What verbs have in common: options, a question to the API, and waiting.
 
-They speak to the API that `reaching` finds, and say which that was when it does not go well.
+An option has one meaning, wherever it is taken: those that several verbs take are declared here.
+Verbs speak to the API that `reaching` finds, and say which that was when it does not go well.
 """
 
 import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -18,31 +16,54 @@ import typer
 from imagefleet.cli.output import run_async
 from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
-from imagefleet.errors import FleetError, Misconfigured
+from imagefleet.errors import FleetError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
-Limit = Annotated[int, typer.Option(min=1, max=100, help="At most so many.")]
-Cursor = Annotated[str | None, typer.Option(help="Go on behind the last list.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; `imagefleet audit` tells it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-OfType = Annotated[str | None, typer.Option("--type", help="Only of this type.")]
-OfTenant = Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+
+_REASON = typer.Option("--reason", help="Why; `imagefleet audit` tells it.")
+Reason = Annotated[str, _REASON]
+ReasonIfAny = Annotated[str | None, _REASON]
+
+Limit = Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")]
+Cursor = Annotated[str | None, typer.Option(help="Go on behind the last list.")]
+All = Annotated[bool, typer.Option("--all", help="All there are, instead of some.")]
+History = Annotated[bool, typer.Option("--history", help="Also what is over by now.")]
+
+OfType = Annotated[str | None, typer.Option("--type", help="Of this type.")]
+OfLane = Annotated[
+    str | None, typer.Option("--lane", help="Of this lane: fast, general or quarantine.")
+]
+_TENANT = typer.Option("--tenant", help="The tenant, by its name.")
+Tenant = Annotated[str, _TENANT]
+OfTenant = Annotated[str | None, _TENANT]
+OfTarget = Annotated[
+    str | None, typer.Option("--target", help="Of this target of a tenant, such as image:ID.")
+]
+OfReference = Annotated[str | None, typer.Option("--reference", help="Of this reference.")]
+Correlation = Annotated[
+    str | None, typer.Option("--correlation-id", help="What belongs together has the same.")
+]
+Parent = Annotated[str | None, typer.Option("--parent", metavar="JOB", help="The parent's id.")]
+Recipe = Annotated[
+    str | None, typer.Option("--recipe", help="The recipe, which says what variants are made.")
+]
+RefuseNew = Annotated[bool, typer.Option("--refuse-new", help="Refuse new ones as well.")]
+
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
+Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")]
+
+_STATE_DIR = typer.Option("--state-dir", metavar="FOLDER", help="The folder of `imagefleet up`.")
+StateDir = Annotated[Path, _STATE_DIR]
+StateDirIfAny = Annotated[Path | None, _STATE_DIR]
 
 WITHIN: Final = 300  # seconds
-WithinEach = Annotated[
-    float, typer.Option(metavar="SECONDS", help="How long --wait waits for each.")
-]
 DRAINED_WITHIN: Final = 3600  # seconds
-WaitDrained = Annotated[
-    bool, typer.Option("--wait", help="Wait until nothing of it is processing.")
-]
-WithinSeconds = Annotated[float, typer.Option(help="How many seconds --wait waits.")]
 
 POLL: Final = 1.0  # seconds
 
 STDIN: Final = Path("-")
-MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
-PIECE: Final = 2**18
 
 Answer = TypeVar("Answer")
 
@@ -87,32 +108,6 @@ def ask(
 def below(path: str, *parts: str) -> str:
     """The path of something, whatever its name."""
     return "/".join([path, *(quote(part, safe="") for part in parts)])
-
-
-def a_file(named: str) -> Path:
-    """A file that can be read; Typer's own check knows no `-`."""
-    file = Path(named)
-    if file != STDIN and not (file.is_file() and os.access(file, os.R_OK)):
-        why = "cannot be read" if file.exists() else "does not exist"
-        detail = f"file {named!r} {why}"
-        raise typer.BadParameter(detail)
-    return file
-
-
-@contextmanager
-def readable(file: Path) -> Iterator[Path]:
-    """A file that can be sent again; of `-` what the standard input has."""
-    if file != STDIN:
-        yield file
-        return
-    with NamedTemporaryFile(prefix="imagefleet-") as kept:
-        while piece := sys.stdin.buffer.read(PIECE):
-            kept.write(piece)
-            if kept.tell() > MOST_READ:
-                detail = f"the standard input has more than {MOST_READ:,} bytes"
-                raise Misconfigured(detail)
-        kept.flush()
-        yield Path(kept.name)
 
 
 def ends_in(seconds: float) -> float:

@@ -21,6 +21,7 @@ _MOST_PERCENT = 150
 _THRESHOLD = 2
 _REACH = 3  # pixels: how far the mask of that radius looks
 _OPAQUE = 255
+_WHERE_OPAQUE = [0] * _OPAQUE + [_OPAQUE]  # what becomes of each value of alpha
 _MARGIN = 0.02  # of the shorter side: between the edges and the mark, and between marks
 _MARKS = 4  # that are kept decoded; the variants of a recipe seldom have two
 
@@ -53,10 +54,8 @@ def _sharpened(picture: Image.Image, strength: float) -> Image.Image:
     if not picture.mode.endswith("A"):
         return picture.filter(mask)
     alpha = picture.getchannel("A")
-    opaque = alpha.point(lambda value: _OPAQUE * (value == _OPAQUE))
-    inside = opaque.filter(ImageFilter.BoxBlur(_REACH)).point(
-        lambda value: _OPAQUE * (value == _OPAQUE)
-    )
+    opaque = alpha.point(_WHERE_OPAQUE)
+    inside = opaque.filter(ImageFilter.BoxBlur(_REACH)).point(_WHERE_OPAQUE)
     colours = picture.convert(picture.mode.removesuffix("A"))
     sharp = Image.composite(colours.filter(mask), colours, inside)
     sharp.putalpha(alpha)

@@ -229,8 +229,7 @@ def save(
         told.pop("optimize", None)
     told |= {"quality": quality} if quality else LOSSLESS
     if image_format is ImageFormat.AVIF:
-        a_pixel = _AVIF_TAKES[str(told["subsampling"])]
-        wanted = _AVIF_AT_LEAST + a_pixel * picture.width * picture.height
+        wanted = _AVIF_AT_LEAST + _AVIF_TAKES[str(told["subsampling"])] * math.prod(picture.size)
         mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # OSError: not there
     clean = picture.convert("RGBA") if picture.mode == "LA" else picture
     return _saved(clean, image_format, told)

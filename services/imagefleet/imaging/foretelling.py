@@ -5,7 +5,7 @@ is rather more than less, and `make bench-memory` compares it with what is taken
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -45,10 +45,9 @@ def foretold_bytes(source: Path, recipe: Recipe, limits: Limits) -> int:
 
 
 def least_bytes(
-    mime_type: str, size: tuple[int | None, int | None], size_bytes: int, recipe: Recipe
+    mime_type: str, width: int | None, height: int | None, size_bytes: int, recipe: Recipe
 ) -> int:
     """What such a picture takes if nothing else about it costs memory; 0: too little is known."""
-    width, height = size
     for each in ImageFormat:
         if each.mime_type == mime_type and width and height:
             plain = HeaderFacts(each, width, height, samples=1)
@@ -75,21 +74,17 @@ def decoding_bytes(
         part = draft_part(source, ordered[0].size.turned(facts.orientation))
         held += source.pixels / part**2 * _TWO_PICTURES
     shrinking = held + _ROW * source.height + _SHRUNK * ordered[0].size.pixels
-    marks = _MARK * max(_pixels_of_marks(variants), default=0)
-    return int(_AT_REST + _COPIES_OF_FILE * size_bytes + marks + max(shrinking, *made))
+    marks = {variant.watermark.image for variant in variants if variant.watermark}
+    heads = map(sniff, map(base64.b64decode, marks))  # looked at when their recipe was read
+    marked = max(((head.width or 0) * (head.height or 0) for head in heads), default=0)
+    beside = _COPIES_OF_FILE * size_bytes + _MARK * marked
+    return int(_AT_REST + beside + max(shrinking, *made))
 
 
 def _encoding(source: ImageFormat, variant: VariantSpec) -> int:
     may_be_drawn = source is not ImageFormat.JPEG and variant.lossless is not Lossless.NEVER
     whole = may_be_drawn and ImageFormat.AVIF in variant.formats
     return _ENCODED_WHOLE if whole else _ENCODED
-
-
-def _pixels_of_marks(variants: Sequence[VariantSpec]) -> Iterator[int]:
-    """Of each watermark; its file was looked at when its recipe was read."""
-    for image in {variant.watermark.image for variant in variants if variant.watermark}:
-        facts = sniff(base64.b64decode(image))
-        yield (facts.width or 0) * (facts.height or 0)
 
 
 def _bytes_a_pixel(facts: HeaderFacts) -> float:

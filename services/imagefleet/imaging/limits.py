@@ -31,21 +31,15 @@ class Limits:
 
 def judge_bytes(size_bytes: int, limits: Limits) -> None:
     if size_bytes > limits.max_bytes:
-        raise InputRejected(
-            "too_large",
-            f"The file is larger than {limits.max_bytes // _MIB} MiB.",
-            f"{size_bytes} bytes",
-        )
+        sentence = f"The file is larger than {limits.max_bytes // _MIB} MiB."
+        raise InputRejected("too_large", sentence, f"{size_bytes} bytes")
 
 
 def judge_size(width: int, height: int, image_format: ImageFormat, limits: Limits) -> None:
     most = limits.pixels_of(image_format)
     if width * height > most:
-        raise InputRejected(
-            "too_many_pixels",
-            f"The image has more than {most:,} pixels.",
-            f"{width}x{height}",
-        )
+        sentence = f"The image has more than {most:,} pixels."
+        raise InputRejected("too_many_pixels", sentence, f"{width}x{height}")
 
 
 def judge_header(facts: HeaderFacts, limits: Limits) -> None:
@@ -55,20 +49,16 @@ def judge_header(facts: HeaderFacts, limits: Limits) -> None:
     """
     judge_size(facts.width or 0, facts.height or 0, facts.format, limits)
     if facts.metadata_bytes > limits.max_metadata_bytes:
-        raise InputRejected(
-            "too_much_metadata",
-            f"The image carries more than {limits.max_metadata_bytes // _MIB} MiB of metadata.",
-            f"{facts.metadata_bytes} bytes",
+        sentence = (
+            f"The image carries more than {limits.max_metadata_bytes // _MIB} MiB of metadata."
         )
+        raise InputRejected("too_much_metadata", sentence, f"{facts.metadata_bytes} bytes")
 
 
 def judge_scans(scans: int, limits: Limits) -> None:
     if scans > limits.max_scans:
-        raise InputRejected(
-            "too_many_scans",
-            f"The image is coded in more than {limits.max_scans} passes.",
-            f"{scans} scans or more",
-        )
+        sentence = f"The image is coded in more than {limits.max_scans} passes."
+        raise InputRejected("too_many_scans", sentence, f"{scans} scans or more")
 
 
 def judge_density(facts: HeaderFacts, size_bytes: int) -> None:

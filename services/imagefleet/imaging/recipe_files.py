@@ -177,9 +177,8 @@ def _picture(file: Path) -> str:
         if facts.format is ImageFormat.PNG and pixels <= MOST_MARK_PIXELS:
             check_rows(content)
     except (OSError, InputRejected, zlib.error) as error:
-        told = getattr(error, "strerror", None) or getattr(error, "public_message", None)
-        why = told or "its pixels are damaged"
-        message = f"cannot be used: {why}"
+        why = getattr(error, "strerror", None) or getattr(error, "public_message", None)
+        message = f"cannot be used: {why or 'its pixels are damaged'}"
         raise ValueError(message) from None
     for wrong, message in (
         (len(content) > MOST_WATERMARK_BYTES, "is larger than 32 KiB"),

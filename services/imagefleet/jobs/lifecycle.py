@@ -213,7 +213,7 @@ FAILURE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
         "too_many_scans": "The image is coded in more passes than it may be.",
         "too_much_metadata": "The image carries more metadata than it may.",
         "output_too_large": "What would be made of the image is larger than it may be.",
-        "memory": "The image needs more memory than one image may use.",
+        "memory": "The image needs more memory to process than it may have.",
         "not_found": "The source file does not exist.",
         "source_changed": "The source file is not the one that was submitted.",
         "invalid_payload": "The job's payload is not valid for its type.",

@@ -92,8 +92,7 @@ def aimed(replay: Submission, source_seq: int | None, focal: Focal | None) -> Su
     """
     if replay.type != _PINNED or replay.payload["source_seq"] != source_seq:
         return replay
-    payload = {**replay.payload, "focal": focal and [*focal]}
-    return replace(replay, payload=payload)
+    return replace(replay, payload={**replay.payload, "focal": focal and [*focal]})
 
 
 def _payload(failed: Submission, target_seq: object) -> JsonObject:

@@ -66,11 +66,8 @@ def corrupt(image_format: ImageFormat | None, detail: str) -> InputRejected:
 
 def too_many_parts(image_format: ImageFormat, detail: str) -> InputRejected:
     """Of a file whose header goes on in more pieces than any encoder writes."""
-    return InputRejected(
-        "too_many_parts",
-        "The image is made of more pieces than it may be.",
-        f"{image_format.name}: {detail}",
-    )
+    sentence = "The image is made of more pieces than it may be."
+    return InputRejected("too_many_parts", sentence, f"{image_format.name}: {detail}")
 
 
 def unsupported(what: str, detail: str, public_message: str | None = None) -> InputRejected:

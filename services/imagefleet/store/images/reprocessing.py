@@ -177,10 +177,7 @@ async def find_present(
     For whoever holds the locks of their targets.
     """
     rows = await connection.fetch(FIND_PRESENT, list(image_ids))
-    return {
-        image_id: (deleted, source_seq, Focal.of(x, y))
-        for image_id, deleted, source_seq, x, y in rows
-    }
+    return {id_: (deleted, newest, Focal.of(x, y)) for id_, deleted, newest, x, y in rows}
 
 
 _WALK: Final = newest_first("images")

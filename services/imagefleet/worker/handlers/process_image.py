@@ -45,8 +45,8 @@ async def run(job: JobContext) -> Completed:
 
     payload: ProcessImage = job.payload
     recipe = await job.recipe(payload.recipe, payload.recipe_hash)
-    size = (payload.source_width, payload.source_height)
-    least = least_bytes(payload.content_type, size, payload.source_bytes, recipe)
+    size = payload.source_width, payload.source_height, payload.source_bytes
+    least = least_bytes(payload.content_type, *size, recipe)
     await job.pass_on(least)  # before anything is fetched or copied
     encoder = encoder_fingerprint(recipe)
     kept = await take_over(job, payload, recipe, encoder)
@@ -98,9 +98,8 @@ async def fetch(job: JobContext, payload: ProcessImage, source: Path) -> Stored:
         expected_etag=payload.source_etag,
     )
     if payload.source_sha256 is not None and stored.sha256 != payload.source_sha256:
-        raise InputRejected(
-            "source_changed", failure_sentence("source_changed"), f"sha256 {stored.sha256}"
-        )
+        why = f"sha256 {stored.sha256}"
+        raise InputRejected("source_changed", failure_sentence("source_changed"), why)
     return stored
 
 

@@ -21,6 +21,7 @@ from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Recipe
 from imagefleet.jobs.images import Focal, ImageFormat
+from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JsonObject
 from imagefleet.worker.isolation.sandbox import Confinement, confine
 
@@ -67,11 +68,9 @@ def rejected(code: str, public_message: str, detail: str | None) -> bytes:
 
 
 # Made beforehand: the process that needs it has no memory left to make it with.
-NEEDS_MEMORY: Final = "The image needs more memory to process than it may have."
+NEEDS_MEMORY: Final = failure_sentence("memory")
 OUT_OF_MEMORY: Final = rejected("memory", NEEDS_MEMORY, None)
-TOO_MUCH_OUTPUT: Final = rejected(
-    "output_too_large", "What would be made of the image is larger than it may be.", None
-)
+TOO_MUCH_OUTPUT: Final = rejected("output_too_large", failure_sentence("output_too_large"), None)
 
 
 def probe(argument: JsonObject, _files: Files) -> JsonObject:
