@@ -15,6 +15,7 @@ size (contained.py). All have to be made, and none ever has more than its contai
 
 import argparse
 import asyncio
+import base64
 import logging
 import os
 import struct
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,8 @@ from PIL import Image
 from imagefleet.errors import FleetError
 from imagefleet.imaging.foretelling import foretold_bytes
 from imagefleet.imaging.limits import Limits
+from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec, Watermark
+from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.handling import BESIDE_CHILDREN, SMALLEST_BYTES, Room
 from imagefleet.worker.isolation.client import Renderer
 from tests.bench.contained import CHILDREN, NoGroupError, crowd_of
@@ -156,6 +160,35 @@ DEEP: Final[Mapping[str, tuple[int, bool, bool]]] = {
 }
 
 
+def drawn(size: Size) -> bytes:
+    """Boxes with sharp edges, and nothing behind them: whole colours, and alpha."""
+    picture = Image.new("RGBA", size)
+    for number in range(2_000):
+        x, y = number * 7_919 % size[0], number * 104_729 % size[1]
+        colour = (number * 37 % 256, number * 101 % 256, number * 11 % 256, 255)
+        picture.paste(colour, (x, y, x + 10 + number % 90, y + 10 + number % 70))
+    return saved(picture, "PNG", compress_level=1)
+
+
+def whole(image_format: ImageFormat, mark: Image.Image | None = None) -> Recipe:
+    """One variant of the source's own size."""
+    image = mark and base64.b64encode(saved(mark, "WEBP", lossless=True)).decode()
+    watermark = Watermark(image, scale=1.0) if image else None
+    spec = VariantSpec("whole", MAX_SIDE, MAX_SIDE, image_format, 63, watermark=watermark)
+    return Recipe("whole", (spec,))
+
+
+# Where encoding takes most, of the smallest size only: these are no sizes for pages.
+LARGE_OUTPUTS: Final[Mapping[str, tuple[Maker, Recipe]]] = {
+    "photo as avif": (PICTURES["jpeg 4:2:0"], whole(ImageFormat.AVIF)),
+    "drawn as avif": (drawn, whole(ImageFormat.AVIF)),
+    "drawn as webp": (drawn, whole(ImageFormat.WEBP)),
+    "drawn as png": (drawn, whole(ImageFormat.PNG)),
+    "drawn, marked, as webp": (drawn, whole(ImageFormat.WEBP, Image.new("RGBA", (1024, 1024)))),
+}
+MAKERS: Final = {**PICTURES, **{name: maker for name, (maker, _) in LARGE_OUTPUTS.items()}}
+
+
 class Peak:
     """The most that the children of a zygote had: one of them, and all with everybody else."""
 
@@ -205,22 +238,24 @@ async def plant(path: Path, kind: str, size: Size) -> None:
         await Peers().ask("deep_avif", asked)
         return
     code = (
-        "import sys; from pathlib import Path; from tests.bench.memory import PICTURES; "
+        "import sys; from pathlib import Path; from tests.bench.memory import MAKERS; "
         "Path(sys.argv[1]).write_bytes("
-        "PICTURES[sys.argv[2]]((int(sys.argv[3]), int(sys.argv[4]))))"
+        "MAKERS[sys.argv[2]]((int(sys.argv[3]), int(sys.argv[4]))))"
     )
     arguments = ("-c", code, str(path), kind, *map(str, size))
     drawing = await asyncio.create_subprocess_exec(sys.executable, *arguments)
     assert await drawing.wait() == 0
 
 
-async def make(renderer: Renderer, path: Path, memory_bytes: int) -> tuple[float, str]:
+async def make(
+    renderer: Renderer, path: Path, memory_bytes: int, recipe: Recipe = RECIPE
+) -> tuple[float, str]:
     """The seconds, and how it ended."""
     begun = time.monotonic()
     try:
         rendered = await renderer.render(
             path,
-            RECIPE,
+            recipe,
             LIMITS,
             deadline_seconds=300,
             memory_bytes=memory_bytes,
@@ -238,18 +273,21 @@ async def each(sizes: Mapping[int, Size], wanted: str, folder: Path) -> bool:
     print("sizes in MiB")
     print(f"{'picture':<26}{'MP':>4}{'file':>7}{'foretold':>10}{'allowed':>9}{'taken':>7}{'s':>7}")
     async with Renderer() as renderer:
-        for name, (megapixels, size) in product((*PICTURES, *DEEP), sizes.items()):
+        for name, (megapixels, size) in product((*MAKERS, *DEEP), sizes.items()):
             largest = LIMITS.max_jpeg_pixels if "jpeg" in name else LIMITS.max_pixels
+            recipe = RECIPE
+            if name in LARGE_OUTPUTS:
+                largest, recipe = prod(SIZES[12]), LARGE_OUTPUTS[name][1]
             if wanted not in name or size[0] * size[1] > largest:
                 continue
             path = folder / "source"
             await plant(path, name, size)
-            foretold = foretold_bytes(path, RECIPE, LIMITS)
+            foretold = foretold_bytes(path, recipe, LIMITS)
             allowed = room.allowance(foretold)
             assert renderer.zygote_pid is not None
             peak = Peak(renderer.zygote_pid)
             with peak.watched():
-                seconds, ending = await make(renderer, path, allowed)
+                seconds, ending = await make(renderer, path, allowed, recipe)
             fits = ending == "made" and peak.of_one <= max(foretold, SMALLEST_BYTES)
             well = well and fits
             print(

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(120)  # on a machine that is busy, too
     [
         ["--only", "webp lossless, alpha", "--megapixels", "64"],
         ["--only", "jpeg", "--megapixels", "12"],
+        ["--only", "drawn as avif", "--megapixels", "12"],
     ],
 )
 def test_what_is_accepted_is_made_within_the_memory_that_was_foretold(arguments: list[str]) -> None:

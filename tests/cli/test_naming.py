@@ -223,6 +223,21 @@ async def test_jobs_are_listed_since_a_time(
             assert jobs == [job["jobId"] for job in listed["jobs"]], (since, words)
 
 
+async def test_images_are_listed_since_a_time(
+    produce: Cli, running: Running, superuser: Connection
+) -> None:
+    async with running.client() as client:
+        old, young = [(await uploaded(client))["imageId"] for _ in range(2)]
+    change = "UPDATE images SET created_at = now() - interval '3 hours' WHERE id = $1"
+    await superuser.execute(change, UUID(old))
+
+    seen = document(await produce("images", "list", "--since", "2h", "--json"))["images"]
+    both = document(await produce("images", "list", "--since", "4h", "--json"))["images"]
+
+    assert [young] == [image["imageId"] for image in seen]
+    assert [young, old] == [image["imageId"] for image in both]
+
+
 async def test_letters_are_listed_grouped_and_dealt_with_since_a_time(
     operate: Cli, worker: Connection, superuser: Connection
 ) -> None:

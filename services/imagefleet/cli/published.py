@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.listing import show_pages
+from imagefleet.cli.listing import Since, instant, show_pages
 from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import (
     Columns,
@@ -91,6 +91,8 @@ def _seen(image: ImageView) -> Iterator[Part]:
     size = f", {source.format} of {source.width}x{source.height}" if source else ""
     revision = f", revision {image.revision}" if image.revision is not None else ""
     yield f"{image.image_id}  {image.status}{revision}{size}"
+    if image.failure is not None:
+        yield f"its last job failed: {image.failure.code}: {image.failure.message}"
     if image.variants:
         columns: Columns = {
             "variant": "name",
@@ -127,6 +129,7 @@ def _receipt(gone: Deletion) -> Fields:
 
 def list_images(
     reference: OfReference = None,
+    since: Since = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
@@ -136,10 +139,15 @@ def list_images(
 
     For example:
 
-        imagefleet images list --reference holiday/1.jpg
+        imagefleet images list --reference holiday/1.jpg --since 3d
         imagefleet images list --all --json | jq -r '.images[].imageId'
     """
-    asked = {"reference": reference, "limit": str(limit), "cursor": cursor}
+    asked = {
+        "reference": reference,
+        "createdAfter": instant(since),
+        "limit": str(limit),
+        "cursor": cursor,
+    }
     show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),

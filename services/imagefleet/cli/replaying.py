@@ -23,6 +23,7 @@ WOULD: Final[Mapping[str, str]] = {
     "acknowledged": "would be left alone: it is acknowledged, and --force was not said",
     "duplicate": "would be left alone: an open job has its dedup key",
     "image_deleted": "would be left alone: its image is deleted",
+    "original_gone": "would be left alone: its original is kept no more",
     "not_replayable": "would be left alone: it is of no job",
 }
 """What a dry run says of a letter."""

@@ -25,9 +25,9 @@ from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipe_lines import Lines, Unreadable, Where, parse
 from imagefleet.imaging.recipe_tables import (
     FORMS,
+    FileTable,
     RecipesFile,
     RecipeTable,
-    Table,
     VariantTable,
     WatermarkTable,
 )
@@ -48,7 +48,7 @@ MOST_WATERMARK_BYTES: Final = 32 * 1024
 PNG_ENDS: Final = b"IEND"
 
 # By the length of the way to one of their keys.
-_TABLES: Final[Mapping[int, type[Table]]] = dict(
+_TABLES: Final[Mapping[int, type[FileTable]]] = dict(
     zip((1, 3, 5, 6), (RecipesFile, RecipeTable, VariantTable, WatermarkTable), strict=True)
 )
 _LONGEST_SHOWN: Final = 60

@@ -42,7 +42,7 @@ Quality: TypeAlias = Annotated[
 _BY_NAME: Final = Field(strict=False)
 
 
-class Table(BaseModel):
+class FileTable(BaseModel):
     """Some keys."""
 
     model_config = ConfigDict(
@@ -55,7 +55,7 @@ class Table(BaseModel):
     )
 
 
-class WatermarkTable(Table):
+class WatermarkTable(FileTable):
     """A picture that is laid over the variant."""
 
     image: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -70,7 +70,7 @@ class WatermarkTable(Table):
     """Whether it is repeated all over the variant; `place` does not matter then."""
 
 
-class VariantTable(Table):
+class VariantTable(FileTable):
     """One output, or one for each of several formats and screens."""
 
     name: Annotated[str, Field(pattern=VARIANT_NAME)]
@@ -109,7 +109,7 @@ class VariantTable(Table):
     """A picture over it."""
 
 
-class RecipeTable(Table):
+class RecipeTable(FileTable):
     """The variants that are made of an image."""
 
     description: Annotated[str, Field(max_length=1000)] = ""
@@ -122,7 +122,7 @@ class RecipeTable(Table):
     """In the order in which they are listed."""
 
 
-class RecipesFile(Table):
+class RecipesFile(FileTable):
     """The recipes of a fleet, by name; uploads that name none use `default`."""
 
     schema_at: Annotated[str, Field(alias="$schema")] = ""

@@ -19,6 +19,15 @@ IMMUTABLE: Final = "public, max-age=31536000, immutable"
 REDIRECT_MAX_AGE: Final = timedelta(seconds=5)  # of a stable address, for whom nobody can tell
 
 
+class ImageStatus(StrEnum):
+    """What is shown of an image, or else what its last job came to."""
+
+    PENDING = "pending"
+    READY = "ready"
+    FAILED = "failed"
+    DELETED = "deleted"
+
+
 class ImageFormat(StrEnum):
     """What pictures are read; all but GIF may be made, too."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
@@ -21,13 +22,6 @@ from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.jobs.results import (
-    DeletionResult,
-    FlaggingResult,
-    RenderResult,
-    ReprocessingResult,
-    VisibleResult,
-)
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
     {
@@ -330,6 +324,43 @@ class Noop(Payload):
 
     milliseconds: Annotated[int, Field(ge=0, le=60_000)] = 0
     note: Annotated[str, Field(max_length=200)] = ""
+
+
+class VisibleResult(BaseModel):
+    """What producers may read of a result; by itself, nothing but why the job is completed.
+
+    What it does not name stays with the operators.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+
+class RenderResult(VisibleResult):
+    """Which image was made, as which revision, and in how many files."""
+
+    image_id: UUID
+    revision: int
+    variants: int | None = None
+
+
+class DeletionResult(VisibleResult):
+    """Which image was deleted, and how many objects with it."""
+
+    image_id: UUID
+    deleted: int
+
+
+class ReprocessingResult(VisibleResult):
+    """How many images got a job, and how many need none."""
+
+    submitted: int
+    skipped: int
+
+
+class FlaggingResult(VisibleResult):
+    """How many jobs were told to end."""
+
+    flagged: int
 
 
 def _target_of_image(payload: ProcessImage | DeleteImage) -> str:

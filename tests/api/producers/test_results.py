@@ -6,10 +6,9 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from imagefleet.jobs.kinds import BUILT_IN, JobKind, Kinds, Noop
+from imagefleet.jobs.kinds import BUILT_IN, JobKind, Kinds, Noop, VisibleResult
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
-from imagefleet.jobs.results import VisibleResult
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import find_key
 from tests.support.api import Running, app_of, published, uploaded

@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
 from imagefleet.jobs.bulk import SetWalk
-from imagefleet.jobs.images import Bucket, OutputKey, image_target
+from imagefleet.jobs.images import Bucket, ImageStatus, OutputKey, image_target
 from imagefleet.jobs.kinds import ReprocessImages
 from imagefleet.jobs.model import Lane, TenantId, new_job_id
 from imagefleet.maintenance.pruner import Prune
@@ -38,11 +38,12 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.images import (
-    find_current,
-    find_named_images,
+from imagefleet.store.images.images import find_current, submit_image
+from imagefleet.store.images.listing import (
+    MOST_LOOKED_AT,
+    ImageFilter,
+    find_images_named,
     list_images,
-    submit_image,
 )
 from imagefleet.store.images.originals import (
     find_original,
@@ -98,13 +99,14 @@ def prunes(prune: Prune, pruned: int) -> Callable[[Connection], Awaitable[object
     return prune_it
 
 
+EVERY_IMAGE: Final = ImageFilter()
+
+
 def images(
-    reference: str | None = None, *, before: int | None = None
+    chosen: ImageFilter = EVERY_IMAGE, *, before: int | None = None, tenant: TenantId = TENANT
 ) -> Callable[[Connection], Awaitable[object]]:
     last = None if before is None else id_of(before)
-    return lambda connection: list_images(
-        connection, TENANT, reference=reference, before=last, limit=PAGE
-    )
+    return lambda connection: list_images(connection, tenant, chosen, after=last, limit=PAGE - 1)
 
 
 def page_of_a_set(
@@ -298,6 +300,43 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         # Of each image the newest job is read as well, and its original.
         "images": Case(images(), "api", 4 * PAGE, 1000),
         "images, deep": Case(images(before=20_000), "api", 4 * PAGE, 1000),
+        # As far as a page looks at candidates, whatever there is; of each the newest job.
+        "failed images, of which there are none": Case(
+            images(ImageFilter(status=ImageStatus.FAILED)), "api", 4 * MOST_LOOKED_AT, 9000
+        ),
+        "pending images": Case(
+            images(ImageFilter(status=ImageStatus.PENDING)), "api", 8 * MOST_LOOKED_AT, 9000
+        ),
+        "deleted images": Case(
+            images(ImageFilter(status=ImageStatus.DELETED)),
+            "api",
+            4 * MOST_LOOKED_AT,
+            4 * MOST_LOOKED_AT,
+        ),
+        "deleted images of a tenant that has none": Case(
+            images(ImageFilter(status=ImageStatus.DELETED), tenant=TenantId("shown")), "api", 0, 20
+        ),
+        "ready images, of which there are none": Case(
+            images(ImageFilter(status=ImageStatus.READY)),
+            "api",
+            4 * MOST_LOOKED_AT,
+            10 * MOST_LOOKED_AT,
+        ),
+        "ready images, of which there are many": Case(
+            images(ImageFilter(status=ImageStatus.READY), tenant=TenantId("shown")),
+            "api",
+            4 * MOST_LOOKED_AT,
+            2000,
+        ),
+        "images since nobody sent any": Case(
+            images(ImageFilter(created_after=datetime(2099, 1, 1, tzinfo=UTC))), "api", 0, 20
+        ),
+        "images before there were any": Case(
+            images(ImageFilter(created_before=LONG_AGO)), "api", 0, 20
+        ),
+        "failed images with a reference": Case(
+            images(ImageFilter(status=ImageStatus.FAILED, reference="rare")), "api", 20, 60
+        ),
         "a stable address": Case(stable_address, "api", 4, 20),
         "another form": Case(one_more_form, "api", TOLD // 100 + 10, 300),
         "what an edit may keep": Case(what_is_shown, "worker", 10, 30),
@@ -338,12 +377,14 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "what is swept, for operators": Case(sweep_report, "operator", 200, 200),
         "how the edge stands": Case(sample_invalidations, "maintenance", 3 * PAGE, 100),
         "images whose ids begin alike": Case(
-            lambda c: find_named_images(c, TENANT, id_of(5000), id_of(20_000), limit=PAGE),
+            lambda c: find_images_named(c, TENANT, id_of(5000), id_of(20_000), limit=PAGE),
             "api",
-            3 * PAGE,
-            600,
+            4 * PAGE,
+            1000,
         ),
-        "images by a rare reference": Case(images("rare"), "api", 10, 60),
-        "images by an old reference, deep": Case(images("old", before=5000), "api", 4 * PAGE, 1000),
+        "images by a rare reference": Case(images(ImageFilter(reference="rare")), "api", 10, 60),
+        "images by an old reference, deep": Case(
+            images(ImageFilter(reference="old"), before=5000), "api", 4 * PAGE, 1000
+        ),
     }
 )

@@ -29,7 +29,7 @@ from imagefleet.api.producers.uploads import accept_upload
 from imagefleet.errors import RequestRejected
 from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.lanes import lane_of_image, rendering, seen, why_slow
-from imagefleet.jobs.images import ImageFormat, NewSource, original_key
+from imagefleet.jobs.images import ImageFormat, ImageStatus, NewSource, original_key
 from imagefleet.jobs.kinds import Draft, ProcessImage
 from imagefleet.jobs.model import new_job_id
 from imagefleet.jobs.shapes.images import ImageView
@@ -43,7 +43,6 @@ Makes: TypeAlias = Collection[ImageFormat] | None
 """The formats of a version; None of one that is not in force any more."""
 
 DEFAULT: Final = "default"
-DELETED: Final = "deleted"
 _IN_THE_BODY: Final = "With JSON, whatever is said of the image belongs into the body."
 
 
@@ -122,7 +121,7 @@ async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> Imag
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, asking.tenant_id)
         own = replace(asking, dedup_key=None)
-        if image.status == DELETED and not await is_standing(connection, own):
+        if image.status is ImageStatus.DELETED and not await is_standing(connection, own):
             raise RequestRejected("image_deleted", IMAGE_DELETED)
     return image
 

@@ -19,8 +19,8 @@ from imagefleet.api.producers.submitting import (
     idempotency_header,
     key_of,
 )
-from imagefleet.api.producers.terms import NO_CONTROLS
-from imagefleet.jobs.images import image_target
+from imagefleet.api.producers.terms import NO_CONTROLS, RunAt
+from imagefleet.jobs.images import ImageStatus, image_target
 from imagefleet.jobs.kinds import CancelJob, DeleteImage
 from imagefleet.jobs.model import CancelCode, JobId, Submission
 from imagefleet.jobs.shapes.images import ImagePage, ImageView
@@ -28,17 +28,9 @@ from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
-from imagefleet.store.images.images import (
-    find_named_images,
-    get_image,
-    list_images,
-)
+from imagefleet.store.images.images import get_image
+from imagefleet.store.images.listing import ImageFilter, find_images_named, list_images
 from imagefleet.store.jobs.submissions import find_standing
-
-DEFAULT: Final = "default"
-DELETED: Final = "deleted"
-
-_IN_THE_BODY: Final = "With JSON, whatever is said of the image belongs into the body."
 
 ReferenceQuery = Annotated[
     str | None, Query(pattern=NO_CONTROLS, description="A name of yours, to find the image by.")
@@ -61,26 +53,31 @@ async def find_images(
     tools: ToolsHere,
     reference: ReferenceQuery = None,
     id_prefix: IdPrefix = None,
+    status: ImageStatus | None = None,
+    created_after: Annotated[RunAt | None, Query(alias="createdAfter")] = None,
+    created_before: Annotated[RunAt | None, Query(alias="createdBefore")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
-    """Newest first; with `reference`, those that bear it; with `idPrefix` what begins so."""
+    """Newest first, those of which all of it is true; a page may be short and not the last.
+
+    With `idPrefix`, alone, those whose ids begin so.
+    """
+    chosen = ImageFilter(
+        reference=reference,
+        status=status,
+        created_after=created_after,
+        created_before=created_before,
+    )
     async with tools.pool.use("list_images", "images") as connection:
         if id_prefix is not None:
             ids = range_alone(request, id_prefix)
-            images = await find_named_images(connection, key.tenant_id, *ids, limit=limit)
+            page = await find_images_named(connection, key.tenant_id, *ids, limit=limit)
         else:
-            images = await list_images(
-                connection, key.tenant_id, reference=reference, before=cursor, limit=limit + 1
-            )
-    page = images[:limit]
-    more = page[-1].image_id if len(images) > limit else None
+            page = await list_images(connection, key.tenant_id, chosen, after=cursor, limit=limit)
     base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
-    return answer(
-        ImagePage(
-            images=[image.at(base_url, kept_for=kept_for) for image in page], next_cursor=more
-        )
-    )
+    images = [image.at(base_url, kept_for=kept_for) for image in page.images]
+    return answer(page.model_copy(update={"images": images}))
 
 
 @router.get("/v1/images/{image_id}", **described("Look at an image", ImageView, 404))
@@ -97,7 +94,7 @@ async def show_image(
     async with tools.pool.use("get_image", "images") as connection:
         image = await get_image(connection, image_id, key.tenant_id)
         gone = None
-        if image.status == DELETED:
+        if image.status is ImageStatus.DELETED:
             gone = await get_deletion(connection, image_id, key.tenant_id)
     shown = image.at(tools.settings.public_base_url, gone, tools.originals_kept_for)
     return answer(shown.on_a(Layout(alt, sizes, loading, addresses)))

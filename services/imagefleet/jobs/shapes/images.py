@@ -4,8 +4,9 @@ from datetime import datetime, timedelta
 from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.images import Focal
+from imagefleet.jobs.images import Focal, ImageStatus
 from imagefleet.jobs.shapes.edge import Deletion
+from imagefleet.jobs.shapes.jobs import Failure
 from imagefleet.jobs.shapes.pictures import (
     Layout,
     PictureSource,
@@ -53,7 +54,12 @@ class ImageView(Shape):
     """An image, as its producer may see it."""
 
     image_id: UUID
-    status: str
+    status: ImageStatus
+    failure: Failure | None = None
+    """Why its last job failed, also while what was made before is shown."""
+    job_id: UUID | None = None
+    """The last of its jobs, as long as that is kept."""
+    created_at: datetime
     reference: str | None = None
     revision: int | None = None
     recipe: str | None = None

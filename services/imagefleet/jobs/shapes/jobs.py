@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import Final, Self, TypeAlias
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from imagefleet.jobs.images import image_of_target
-from imagefleet.jobs.model import TERMINAL, JobId, JobState
-from imagefleet.jobs.results import read_result
+from imagefleet.jobs.model import TERMINAL, JobId, JobState, JsonObject
 from imagefleet.jobs.shapes.shape import JobLinks, Row, Seconds, Shape
 
 
@@ -73,7 +72,7 @@ class JobView(Shape):
             image_id=image_id,
             progress=Progress(done=done, total=total) if done > 0 or total is not None else None,
             failure=Failure(code=code, message=row["failure_message"] or "") if code else None,
-            result=model and read_result(model, row["result"], row["result_reason"]),
+            result=model and _readable(model, row["result"], row["result_reason"]),
             created_at=row["created_at"],
             created_by=row["created_by"],
             updated_at=row["updated_at"],
@@ -93,6 +92,18 @@ class JobView(Shape):
         if self.progress is None:
             return None
         return "/".join(str(n) for n in (self.progress.done, self.progress.total) if n is not None)
+
+
+def _readable(model: type[BaseModel], result: JsonObject | None, reason: str) -> JsonObject:
+    """The result as its producer reads it: why the job is completed, and what the model names.
+
+    What does not fit, of a worker of another release, is not shown.
+    """
+    try:
+        told = model.model_validate(result or {})
+    except ValidationError:
+        return {"reason": reason}
+    return told.model_dump(mode="json", by_alias=True, exclude_none=True) | {"reason": reason}
 
 
 class JobPage(Shape):

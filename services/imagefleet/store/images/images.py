@@ -27,7 +27,6 @@ from imagefleet.jobs.images import NewSource, Publication
 from imagefleet.jobs.model import JobId, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.submissions import (
     ACCEPTING,
     ANSWERING,
@@ -225,13 +224,34 @@ RECIPE_HASH: Final = """CASE WHEN images.revision IS NULL THEN images.recipe_has
             ELSE shown.recipe_hash END AS recipe_hash"""
 
 # A status is the state of things, not a column: what is shown, or else what its newest job came to.
-_IMAGE: Final = f"""
-SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
-       {RECIPE_HASH},
-       CASE WHEN tombstone.image_id IS NOT NULL THEN 'deleted'
+STATUS: Final = """CASE WHEN tombstone.image_id IS NOT NULL THEN 'deleted'
             WHEN images.revision IS NOT NULL THEN 'ready'
             WHEN newest.state = 'failed' THEN 'failed'
-            ELSE 'pending' END AS status,
+            ELSE 'pending' END"""
+
+# Each is asked: a join could become a hash of every tombstone there is.
+FATE: Final = """
+  LEFT JOIN LATERAL (
+      SELECT tombstones.image_id
+        FROM image_tombstones AS tombstones
+       WHERE tombstones.image_id = images.id
+       LIMIT 1
+  ) AS tombstone ON true
+  LEFT JOIN LATERAL (
+      SELECT jobs.id AS job_id, jobs.state, jobs.failure_code, jobs.failure_message
+        FROM jobs
+       WHERE jobs.tenant_id = images.tenant_id AND jobs.target = 'image:' || images.id
+       ORDER BY jobs.id DESC NULLS LAST
+       LIMIT 1
+  ) AS newest ON true
+"""
+
+IMAGE: Final = f"""
+SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
+       {RECIPE_HASH}, {STATUS} AS status, newest.job_id,
+       CASE WHEN newest.state = 'failed' THEN jsonb_build_object(
+           'code', newest.failure_code, 'message', coalesce(newest.failure_message, ''))
+           END AS failure,
        shown.revision, shown.thumbhash, shown.color,
        CASE WHEN shown.revision IS NULL THEN images.focal_x ELSE shown.focal_x END AS focal_x,
        CASE WHEN shown.revision IS NULL THEN images.focal_y ELSE shown.focal_y END AS focal_y,
@@ -244,7 +264,7 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
            'gone', nullif(original.gone_at IS NOT NULL, false)) END AS original,
        coalesce(made.variants, '[]'::jsonb) AS variants
   FROM images
-  LEFT JOIN image_tombstones AS tombstone ON tombstone.image_id = images.id
+  {FATE}
   LEFT JOIN image_revisions AS shown
          ON shown.image_id = images.id AND shown.revision = images.revision
         AND tombstone.image_id IS NULL
@@ -262,16 +282,9 @@ SELECT images.id AS image_id, images.reference, images.recipe, images.created_at
         FROM variants
        WHERE variants.image_id = shown.image_id AND variants.revision = shown.revision
   ) AS made ON true
-  LEFT JOIN LATERAL (
-      SELECT jobs.state
-        FROM jobs
-       WHERE jobs.tenant_id = images.tenant_id AND jobs.target = 'image:' || images.id
-       ORDER BY jobs.id DESC NULLS LAST
-       LIMIT 1
-  ) AS newest ON images.revision IS NULL
 """  # noqa: S608 - composed at import
 
-GET_IMAGE: Final = f"{_IMAGE} WHERE images.id = $1 AND images.tenant_id = $2"
+GET_IMAGE: Final = f"{IMAGE} WHERE images.id = $1 AND images.tenant_id = $2"
 
 
 async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId) -> ImageView:
@@ -280,44 +293,6 @@ async def get_image(connection: Connection, image_id: UUID, tenant_id: TenantId)
     if row is None:
         raise NotFound("image")
     return ImageView.of(row)
-
-
-_PAGE: Final = newest_first("images")
-
-LIST_IMAGES: Final = f"{_IMAGE} WHERE images.tenant_id = $1 {_PAGE}"
-LIST_BY_REFERENCE: Final = f"{_IMAGE} WHERE images.tenant_id = $1 AND images.reference = $4 {_PAGE}"
-
-
-async def list_images(
-    connection: Connection,
-    tenant_id: TenantId,
-    *,
-    reference: str | None = None,
-    before: UUID | None = None,
-    limit: int = 50,
-) -> list[ImageView]:
-    """A page of a tenant's images, newest first; the next one begins `before` its last id."""
-    if reference is None:
-        rows = await connection.fetch(LIST_IMAGES, tenant_id, before, limit)
-    else:
-        rows = await connection.fetch(LIST_BY_REFERENCE, tenant_id, before, limit, reference)
-    return [ImageView.of(row) for row in rows]
-
-
-FIND_NAMED_IMAGES: Final = f"""
-{_IMAGE}
- WHERE images.tenant_id = $1 AND images.id >= $2 AND images.id < $3
- ORDER BY images.id DESC NULLS LAST
- LIMIT $4
-"""
-
-
-async def find_named_images(
-    connection: Connection, tenant_id: TenantId, first: UUID, before: UUID, *, limit: int
-) -> list[ImageView]:
-    """Those of a tenant's images whose ids lie there, the newest first."""
-    rows = await connection.fetch(FIND_NAMED_IMAGES, tenant_id, first, before, limit)
-    return [ImageView.of(row) for row in rows]
 
 
 # Where stable addresses lead; each is asked, as a join could become a hash of every image there is.

@@ -10,9 +10,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from imagefleet.jobs.kinds import JobKind, Payload
+from imagefleet.jobs.kinds import JobKind, Payload, VisibleResult
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.jobs.results import VisibleResult
 
 
 class ImagePalette(Payload):

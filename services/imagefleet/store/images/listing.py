@@ -1,0 +1,178 @@
+"""Lists of images, page by page, each by the index that knows most of what is asked.
+
+A status is no column, so a page that is filtered looks at a bounded number of candidates and ends
+there, short or empty, with where to go on. Candidates of what is rare are not every image: failed
+and pending ones are found by their jobs, and deleted ones by their tombstones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+from imagefleet.jobs.images import ImageStatus
+from imagefleet.jobs.model import TenantId
+from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.store.database import Connection
+from imagefleet.store.images.images import FATE, IMAGE, STATUS
+from imagefleet.store.jobs.reports import newest_first
+
+MOST_LOOKED_AT: Final = 2_000
+"""Candidates of one page; each costs two probes of an index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFilter:
+    """Which images; everything that is set must hold."""
+
+    status: ImageStatus | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    """Neither of the two moments itself."""
+    reference: str | None = None
+
+
+_PAGE: Final = newest_first("images")
+
+LIST_IMAGES: Final = f"{IMAGE} WHERE images.tenant_id = $1 {_PAGE}"
+LIST_BY_REFERENCE: Final = f"{IMAGE} WHERE images.tenant_id = $1 AND images.reference = $4 {_PAGE}"
+
+
+def _filtered(candidates: str) -> str:
+    """A page of those of these candidates, the first first, that are what is asked for."""
+    return f"""
+WITH looked AS MATERIALIZED (
+    SELECT walked.*, row_number() OVER () AS nth FROM ({candidates} LIMIT $8) AS walked
+),
+found AS (
+    SELECT looked.nth, looked.place, looked.image_id
+      FROM (SELECT * FROM looked ORDER BY looked.nth) AS looked -- so that a full page ends it
+      CROSS JOIN LATERAL (
+          SELECT images.* FROM images
+           WHERE images.id = looked.image_id AND images.tenant_id = $1
+           LIMIT 1
+      ) AS images
+      {FATE}
+     WHERE ($4::text IS NULL OR {STATUS} = $4)
+       AND ($5::timestamptz IS NULL OR images.created_at > $5)
+       AND ($6::timestamptz IS NULL OR images.created_at < $6)
+       AND ($7::text IS NULL OR images.reference = $7)
+       AND (looked.job_id IS NULL OR looked.job_id = newest.job_id)
+     ORDER BY looked.nth
+     LIMIT $3
+)
+SELECT (SELECT count(*) FROM looked) AS looked,
+       (SELECT looked.place FROM looked ORDER BY looked.nth DESC LIMIT 1) AS last,
+       found.place, image.*
+  FROM (SELECT) AS always
+  LEFT JOIN found ON true
+  LEFT JOIN LATERAL ({IMAGE} WHERE images.id = found.image_id) AS image ON true
+ ORDER BY found.nth
+"""  # noqa: S608 - composed at import
+
+
+def _by_jobs(states: str) -> str:
+    """The images of the jobs in these states, the newest job first; of each image only its last."""
+    return f"""
+    SELECT job.id AS place, job.id AS job_id, CASE
+               WHEN job.target ~ '^image:[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}$'
+               THEN substr(job.target, 7)::uuid END AS image_id
+      FROM unnest('{{{states}}}'::text[]) AS wanted (state)
+      CROSS JOIN LATERAL (
+          SELECT jobs.id, jobs.target FROM jobs
+           WHERE jobs.tenant_id = $1 AND jobs.type = 'process_image' AND jobs.state = wanted.state
+             AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+           ORDER BY jobs.id DESC NULLS LAST
+           LIMIT $8
+      ) AS job
+     ORDER BY job.id DESC"""  # noqa: S608 - composed at import
+
+
+_THEMSELVES: Final = """
+    SELECT images.id AS place, NULL::uuid AS job_id, images.id AS image_id
+      FROM images
+     WHERE images.tenant_id = $1"""
+
+FILTER_BY_TIME: Final = _filtered(f"""{_THEMSELVES}
+       AND images.created_at > coalesce($5::timestamptz, '-infinity')
+       AND images.created_at < coalesce($6::timestamptz, 'infinity')
+       AND (images.created_at, images.id)
+           < (coalesce((SELECT shown.created_at FROM images AS shown
+                         WHERE shown.id = $2 AND shown.tenant_id = $1), 'infinity'),
+              coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY images.created_at DESC, images.id DESC""")  # noqa: S608 - composed at import
+
+FILTER_BY_REFERENCE: Final = _filtered(f"""{_THEMSELVES}
+       AND images.reference = $7
+       AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY images.id DESC NULLS LAST""")
+
+FILTER_DELETED: Final = _filtered("""
+    SELECT tombstones.image_id AS place, NULL::uuid AS job_id, tombstones.image_id
+      FROM image_tombstones AS tombstones
+     WHERE tombstones.tenant_id = $1
+       AND tombstones.image_id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY tombstones.image_id DESC NULLS LAST""")
+
+FILTER_FAILED: Final = _filtered(_by_jobs("failed"))
+FILTER_PENDING: Final = _filtered(_by_jobs("queued,processing,failed_retryable"))
+
+_RARE: Final[Mapping[ImageStatus | None, str]] = MappingProxyType(
+    {
+        ImageStatus.DELETED: FILTER_DELETED,
+        ImageStatus.FAILED: FILTER_FAILED,
+        ImageStatus.PENDING: FILTER_PENDING,
+    }
+)
+
+
+async def list_images(
+    connection: Connection,
+    tenant_id: TenantId,
+    chosen: ImageFilter,
+    *,
+    after: UUID | None = None,
+    limit: int = 50,
+) -> ImagePage:
+    """A page of a tenant's images; the next one begins `after` its cursor.
+
+    Newest first: of failed and pending ones the newest job. One that is filtered by status or time
+    may be short, or empty, and yet not be the last.
+    """
+    reference = chosen.reference
+    if chosen in (ImageFilter(), ImageFilter(reference=reference)):
+        statement = LIST_IMAGES if reference is None else LIST_BY_REFERENCE
+        given = () if reference is None else (reference,)
+        rows = await connection.fetch(statement, tenant_id, after, limit + 1, *given)
+        images = [ImageView.of(row) for row in rows]
+        more = images[limit - 1].image_id if len(images) > limit else None
+        return ImagePage(images=images[:limit], next_cursor=more)
+    by_status = _RARE.get(chosen.status, FILTER_BY_TIME)
+    statement = by_status if reference is None else FILTER_BY_REFERENCE
+    rows = await connection.fetch(
+        statement, tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT
+    )
+    found = [row for row in rows if row["image_id"] is not None]
+    if len(found) > limit:
+        more = found[limit - 1]["place"]
+    else:
+        more = rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
+    return ImagePage(images=[ImageView.of(row) for row in found[:limit]], next_cursor=more)
+
+
+FIND_IMAGES_NAMED: Final = f"""
+{IMAGE}
+ WHERE images.tenant_id = $1 AND images.id >= $2 AND images.id < $3
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $4
+"""
+
+
+async def find_images_named(
+    connection: Connection, tenant_id: TenantId, first: UUID, before: UUID, *, limit: int
+) -> ImagePage:
+    """Those of a tenant's images whose ids lie there, the newest first."""
+    rows = await connection.fetch(FIND_IMAGES_NAMED, tenant_id, first, before, limit)
+    return ImagePage(images=[ImageView.of(row) for row in rows])
