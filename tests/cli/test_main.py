@@ -26,7 +26,7 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "verb",
     ["up", "submit", "jobs submit", "jobs show", "jobs list", "jobs types", "jobs watch",
-     "images show", "images list", "images focal", "images download",
+     "images show", "images list", "images focal", "images download", "images original",
      "jobs explain", "jobs attempts", "jobs cancel", "jobs fail", "jobs retry-now", "dlq list",
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",

@@ -90,6 +90,7 @@ VERBS: Final = (
     ("acme", "images list"),
     ("acme", "images show {image_id}"),
     ("acme", "images download {image_id}"),
+    ("acme", "images original {image_id}"),
     ("acme", "jobs show {failed}"),
     ("acme", "jobs watch {failed}"),
     ("acme", "jobs list"),

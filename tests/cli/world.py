@@ -116,7 +116,7 @@ SAY_NOTHING_OF_A_FLEET: Final = {
     "up",  # tests/embedded
     "version",
     "recipes schema",  # a document
-    "images original",  # an address that is signed anew each time
+    "images original",  # tests/cli/test_images.py: an address alone
     "images download",  # tests/cli/test_downloading.py
     "api",
     "maintenance",
