@@ -44,16 +44,13 @@ from imagefleet.cli.verbs import (
     call,
     ends_in,
     looks,
-    open_api,
 )
 from imagefleet.client.api import ApiClient, Reply
 from imagefleet.errors import InputRejected, Misconfigured, RequestRejected, Unavailable
+from imagefleet.jobs.images import ImageStatus
 from imagefleet.jobs.shapes.edge import Deletion
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.pictures import VariantView
-
-PENDING: Final = "pending"
-FAILED: Final = "failed"
 
 
 def show_image(
@@ -73,14 +70,14 @@ def show_image(
     """
     answer = call(lambda client: _made(client, image_id, within if wait else 0))
     show(answer, _seen, as_json=as_json)
-    finish(ExitCode.FAILED if answer.shape.status == FAILED else ExitCode.DONE)
+    finish(ExitCode.FAILED if answer.shape.status is ImageStatus.FAILED else ExitCode.DONE)
 
 
 async def _made(client: ApiClient, image_id: str, within: float) -> Reply[ImageView]:
     """The image, once something has come of its first original, or after this long."""
     answer = await client.image(image_id)
     async for _ in looks(ends_in(within)):
-        if not within or answer.shape.status != PENDING:
+        if not within or answer.shape.status is not ImageStatus.PENDING:
             break
         answer = await client.image(image_id)
     return answer
@@ -160,7 +157,10 @@ TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two b
 TRIES: Final = 3
 PAUSE: Final = 1.0  # seconds before the second try, twice as many before the third
 
-NOTHING: Final = {"pending": Unavailable, "failed": InputRejected}
+NOTHING: Final = {
+    ImageStatus.PENDING: Unavailable,
+    ImageStatus.FAILED: InputRejected,
+}
 """By status, what it means that there is nothing; else it will not help to ask again."""
 
 _ONE: Final = "--into - takes one file: choose it by --variant and --format"
@@ -196,7 +196,7 @@ def download(
     """
     if into == STDIN and not takes_bytes():
         raise Misconfigured(_TERMINAL)
-    image = run_async(_image(image_id))
+    image = call(lambda client: client.image(image_id)).shape
     chosen = _chosen(image, names, formats)
     if into == STDIN:
         _print(chosen)
@@ -214,11 +214,6 @@ def download(
         for file, made in zip(files, chosen, strict=True)
     ]
     show(told, lambda _: Table(told, {"file": "file", "bytes": "bytes"}), as_json=as_json)
-
-
-async def _image(image_id: str) -> ImageView:
-    async with open_api() as client:
-        return (await client.image(image_id)).shape
 
 
 def _chosen(
