@@ -38,7 +38,8 @@ def a_variant(file: str, host: str, content: bytes) -> dict[str, object]:
 
 
 def an_image(status: str, *variants: dict[str, object]) -> dict[str, object]:
-    return {"imageId": IMAGE, "status": status, "variants": [*variants], "srcset": {}}
+    told = {"imageId": IMAGE, "status": status, "createdAt": "2026-01-01T00:00:00Z"}
+    return told | {"variants": [*variants], "srcset": {}}
 
 
 @pytest.fixture
