@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
 	image image-test localstack localstack-up localstack-down
 
@@ -108,6 +108,9 @@ bench-memory: $(READY) ## What pictures of 12 to 108 megapixels take, in the chi
 
 corpus: $(READY) ## Real files of package indexes through the decode path, beside what Chromium shows, half an hour (ARGS="--only webp --most 100", ARGS=--smoke)
 	@$(BIN)/python -m tests.corpus $(ARGS)
+
+fuzz-api: $(READY) ## 100,000 requests that nobody thought of, made from the API's documents, half an hour (ARGS="--requests 5000 --seed 7")
+	@$(BIN)/python -m tests.fuzzing $(ARGS)
 
 house: $(READY) ## Count modules, lines, readers and names, beside what there was and what there may be (ARGS="--at REVISION --names")
 	@$(BIN)/python .ci/house.py $(ARGS)

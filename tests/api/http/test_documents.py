@@ -254,6 +254,26 @@ def strangers(schemas: dict[str, Any], schema: dict[str, Any], value: object) ->
             yield name
 
 
+def test_what_may_be_answered_besides_is_declared(documents: dict[str, dict[str, Any]]) -> None:
+    """A dry run accepts nothing, an edit may change nothing, and types of files are a few."""
+    cancelling = documents[OPERATORS.address]["paths"]["/v1/operator/tenants/{tenant}/cancel"]
+    editing = documents[PRODUCERS.address]["paths"]["/v1/images/{image_id}"]
+    upload = documents[PRODUCERS.address]["components"]["schemas"]["NewUpload"]
+
+    assert {"200", "202"} <= set(cancelling["post"]["responses"])
+    assert {"200", "202"} <= set(editing["patch"]["responses"])
+    assert "image/avif" in upload["properties"]["contentType"]["enum"]
+
+
+def test_the_events_of_a_job_are_described_one_by_one(documents: dict[str, dict[str, Any]]) -> None:
+    path = documents[PRODUCERS.address]["paths"]["/v1/jobs/{job_id}/events"]
+
+    stream = path["get"]["responses"]["200"]["content"]["text/event-stream"]
+    event = stream["itemSchema"]["properties"]
+    assert event["event"] == {"const": "job"}
+    assert event["data"]["contentSchema"] == {"$ref": "#/components/schemas/JobView"}
+
+
 def test_no_example_is_of_nothing(documents: dict[str, dict[str, Any]]) -> None:
     shown = {name for each in documents.values() for name in each["components"]["schemas"]}
 

@@ -42,7 +42,7 @@ class Document:
     page: str
     """Where people read it."""
     about: str
-    tags: Mapping[str, str] = field(repr=False)
+    tags: Mapping[str, str] = field(repr=False, hash=False)
     """What its routes are about, each with a sentence."""
     of_operators: bool = False
 

@@ -58,12 +58,12 @@ def described(
 ) -> Described:
     """A route that answers with this shape, or with problems: who takes a body may refuse it.
 
-    Or with 200 and another shape, where nothing would change.
+    Or with 200 and another shape, where nothing was to be changed.
     """
     of_a_body = OF_A_BODY if takes and "requestBody" in takes else ()
     responses = problems(*of_a_body, *statuses)
     if unchanged is not None:
-        responses[200] = {"model": unchanged, "description": "Nothing would change."}
+        responses[200] = {"model": unchanged, "description": "Nothing was changed."}
     return Described(
         summary=summary,
         response_model=shape,

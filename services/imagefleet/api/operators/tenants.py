@@ -135,6 +135,7 @@ async def put_limits(
         CancellationView,
         404,
         status=202,
+        unchanged=CancellationView,
         takes=json_body(NewCancellation),
     ),
 )

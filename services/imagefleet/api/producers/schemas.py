@@ -5,6 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from imagefleet.api.http.intake import IMAGE_TYPES
 from imagefleet.api.producers.terms import IdempotencyKey, Incoming, Reference, Terms
 from imagefleet.jobs.images import Focal
 from imagefleet.jobs.kinds import RecipeName, Share
@@ -75,7 +76,9 @@ class ImageEdit(Terms):
 class NewUpload(Incoming):
     """A file that will be posted to S3 directly."""
 
-    content_type: Annotated[str, Field(min_length=1, max_length=100)]
+    content_type: Annotated[
+        str, Field(min_length=1, max_length=100, json_schema_extra={"enum": [*IMAGE_TYPES]})
+    ]
     max_bytes: Annotated[int, Field(ge=1, lt=2**63)] | None = None
 
 
