@@ -78,6 +78,7 @@ def terminal(
 
     def of(columns: int) -> None:
         monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("LINES", "50")  # without, a dumb terminal has 80 columns
         monkeypatch.setenv("TERM", "dumb")
         for file in (sys.stdout, sys.stderr):
             monkeypatch.setattr(file, "isatty", lambda: True)

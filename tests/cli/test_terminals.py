@@ -63,6 +63,7 @@ ALIKE: Final = (
 )
 
 
+@pytest.mark.timeout(240)  # seventy verbs one after the other, on a busy machine
 @pytest.mark.parametrize("columns", [80, 100, 130, None])
 async def test_every_verb_on_a_terminal_and_nothing_that_is_pasted_is_cut(
     columns: int | None,
