@@ -117,10 +117,7 @@ KEEPING: Final = (
         "IN ('queued', 'processing', 'failed_retryable')",
         "IN ('queued')",
         "images/test_originals.py",
-        (
-            "test_what_somebody_may_still_need_stays_whatever_its_age[processing]",
-            "test_what_somebody_may_still_need_stays_whatever_its_age[in_backoff]",
-        ),
+        ("test_what_somebody_may_still_need_stays_whatever_its_age[in_backoff]",),
     ),
     Mutation(
         "the original of a failure that nobody has seen is forgotten",

@@ -4,10 +4,9 @@ Either walks from the newest to the oldest, a page at a time, and the cursor of 
 in the transaction that flags the page, or submits the page's jobs. So whatever ends an attempt, the
 next one goes on behind the last page that counts, and nothing is asked for twice.
 
-What is submitted after a cancelling walk began is not in it, so it ends; so that nothing goes on
-submitting behind its back, the jobs that submit others come first. A submit that began before the
-walk and was committed behind its back is looked for at the end, once more among the newest. What no
-pause holds back is not cancelled either: deletions, cancellations, and the walk itself.
+A cancelling walk leaves alone what is submitted after it began; jobs that submit others come first,
+and what was committed behind its back is looked for at the end. Nor does it have what no pause
+holds back: deletions, cancellations, itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,7 @@ from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs, Draft, ProcessImage, ReprocessImages
 from imagefleet.jobs.model import Claim, JsonObject, Submission
 
-# Of a transaction that submits, and of how far the clocks of processes are apart.
-SUBMITTED_WITHIN: Final = timedelta(minutes=1)
+SUBMITTED_WITHIN: Final = timedelta(minutes=1)  # and so far may clocks of processes be apart
 SUBMITS_OTHERS: Final = "reprocess_images"
 
 
@@ -35,8 +33,7 @@ class _BulkWalk(BaseModel):
     before: UUID | None = None
     """The last one that was looked at; those with smaller ids are still to come."""
     seen: int = 0
-    total: int | None = None
-    """How many the walk began with; None where they are too many to count."""
+    total: int | None = None  # None where they are too many to count
 
     @classmethod
     def of(cls, cursor: JsonObject | None) -> Self | None:
@@ -59,15 +56,11 @@ class _BulkWalk(BaseModel):
 class CancelWalk(_BulkWalk):
     """Through a tenant's open jobs."""
 
-    until: datetime
-    """What was submitted later is left alone."""
-    parents: bool
-    """Still at the jobs that submit others; all jobs follow."""
-    again: bool = False
-    """All were looked at; once more at those that were submitted shortly before `until`."""
+    until: datetime  # what was submitted later is left alone
+    parents: bool  # still at the jobs that submit others; all jobs follow
+    again: bool = False  # all were looked at; once more at those submitted shortly before
     flagged: int = 0
-    place: int | None = None
-    """Of one target: only jobs before this place of it are still to come."""
+    place: int | None = None  # of one target: jobs before it are still to come
 
     @property
     def oldest(self) -> UUID | None:
@@ -90,8 +83,7 @@ def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
     return SUBMITS_OTHERS if walk.parents else wanted.job_type
 
 
-OF_A_SET: Final = "of_a_set"
-"""Why its jobs are in the lane general, whatever each picture is."""
+OF_A_SET: Final = "of_a_set"  # why its jobs are in the lane general
 LOW_PRIORITY: Final = 200  # what producers upload meanwhile has 100, and is rung first
 
 _RENDERING: Final = BUILT_IN["process_image"]

@@ -1,11 +1,8 @@
-"""A producer's own order at a target: what waits there, holding it back, and an end to all of it.
-
-A target is what jobs are about that run one at a time; that of an image is `image:` and its id.
-"""
+"""A producer's own order at a target: what waits there, holding it back, an end to all of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
@@ -31,15 +28,10 @@ from imagefleet.jobs.shapes.shape import AcceptedJob
 from imagefleet.store.fleet.audit import Act, Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.submissions import submit_job
-from imagefleet.store.jobs.targets import (
-    find_target,
-    list_waiting,
-    pause_target,
-    resume_target,
-    told,
-)
+from imagefleet.store.jobs.targets import find_target, list_waiting, told
+from imagefleet.store.jobs.targets import pause_target as pause
+from imagefleet.store.jobs.targets import resume_target as resume
 
-SENTENCE: Final = r"^[^\x00]{1,500}$"
 TargetHere = Annotated[str, Path(pattern=NO_CONTROLS, description="Such as `image:` and an id.")]
 
 router = APIRouter(tags=["targets"])
@@ -48,7 +40,7 @@ router = APIRouter(tags=["targets"])
 class TargetReason(Incoming):
     """Why somebody holds back a target of theirs."""
 
-    reason: Annotated[str, Field(pattern=SENTENCE)]
+    reason: Annotated[str, Field(pattern=r"^[^\x00]{1,500}$")]
 
 
 class TargetCancellation(Incoming):
@@ -87,22 +79,12 @@ async def put_pause(
     """Hold back what waits there, and what is submitted meanwhile; what runs finishes."""
     asked = await read_json(request, TargetReason)
     async with _acting(request, key, tools, "pause_target") as act:
-        connection = act.connection
+        connection, by = act.connection, f"{key.name[:LONGEST_NAME]} ({key.id})"
         before = await find_target(connection, key.tenant_id, target)
-        by = f"{key.name[:LONGEST_NAME]} ({key.id})"
-        await pause_target(connection, key.tenant_id, target, by=by, reason=asked.reason)
+        await pause(connection, key.tenant_id, target, by=by, reason=asked.reason)
         after = await find_target(connection, key.tenant_id, target)
-        await act.record(
-            Act(
-                "pause",
-                "pause",
-                f"target {target}",
-                key.tenant_id,
-                told(before),
-                told(after),
-                asked.reason,
-            )
-        )
+        whose, became = (f"target {target}", key.tenant_id, told(before)), told(after)
+        await act.record(Act("pause", "pause", *whose, became, asked.reason))
     return answer(TargetState(target=target, pause=after))
 
 
@@ -117,7 +99,7 @@ async def delete_pause(
         before = await find_target(act.connection, key.tenant_id, target)
         if before is None:
             raise NotFound("pause")
-        await resume_target(act.connection, key.tenant_id, target)
+        await resume(act.connection, key.tenant_id, target)
         await act.record(Act("resume", "pause", f"target {target}", key.tenant_id, told(before)))
     return answer(TargetState(target=target))
 
