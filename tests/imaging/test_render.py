@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFile
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.headers.facts import MOST_FRAMES
+from imagefleet.imaging.headers.jpeg import _end_of_scan
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Fit, Focus, Recipe, VariantSpec
 from imagefleet.imaging.render import render
@@ -20,6 +21,7 @@ from tests.support.images import (
     as_a_camera_stores,
     corners,
     gif_of_frames,
+    grain,
     near,
     opened,
     pixel,
@@ -132,6 +134,17 @@ def test_a_jpeg_that_is_cut_is_decoded_as_large_as_all_of_it_has_to_be(
     rendered(source, one(fit=Fit.COVER, width=box[0], height=box[1]))
 
     assert decoded_at == decoded[0]
+
+
+@pytest.mark.parametrize(("progressive", "scans"), [(0, 1), (1, 10)])
+def test_nobody_looks_twice_for_the_end_of_a_scan(progressive: int, scans: int) -> None:
+    """A millisecond of each photo, four times: its scans are counted, ended and judged."""
+    _end_of_scan.cache_clear()
+
+    rendered(saved(grain(400, 300), progressive=progressive))
+
+    assert _end_of_scan.cache_info().misses == scans
+    assert _end_of_scan.cache_info().hits >= 2 * scans
 
 
 def test_of_a_photo_with_twelve_megapixels_three_are_decoded(

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple
 
 from imagefleet.imaging.headers.facts import (
@@ -60,8 +61,7 @@ _MAX_FILLED = 1_000_000
 # More than a decoder takes for one group of blocks, ten of 64 numbers with 31 bits each: the one
 # that begins with the picture's last bits may be black with any bits behind them; the next is not.
 _LONGEST_FILLING = 4_096
-_SHORTEST_FILLING = 64
-_ALL_FILLINGS = 32 * 2**20
+_SHORTEST_FILLING, _ALL_FILLINGS = 64, 32 * 2**20
 
 
 class Segment(NamedTuple):
@@ -79,15 +79,15 @@ class Segment(NamedTuple):
 
 def segments(data: bytes, most: int = _MAX_SEGMENTS) -> Iterator[Segment]:
     """Every marker of the first picture up to its end; HeadEnded where the data ends first."""
-    at, pattern, junk_bytes = len(_SOI), _NEXT_MARKER, 0
+    at, in_scan, junk_bytes = len(_SOI), False, 0
     for _ in range(most):
-        match = pattern.search(data, at)
+        match = _end_of_scan(data, at) if in_scan else _NEXT_MARKER.search(data, at)
         if match is None:
             raise HeadEnded
-        junk_bytes += match.start() - at if pattern is _NEXT_MARKER else 0
+        junk_bytes += 0 if in_scan else match.start() - at
         if junk_bytes > _MAX_JUNK_BYTES:
             raise corrupt(ImageFormat.JPEG, "junk between segments")
-        marker, at, pattern = match[1][0], match.end(), _NEXT_MARKER
+        marker, at, in_scan = match[1][0], match.end(), False
         if marker in _STANDALONE:
             continue
         if marker == _EOI:
@@ -98,15 +98,19 @@ def segments(data: bytes, most: int = _MAX_SEGMENTS) -> Iterator[Segment]:
             raise corrupt(ImageFormat.JPEG, "impossible segment length")
         yield Segment(marker, at + 2, at + length)
         at += length
-        if marker == _SOS:
-            pattern = _END_OF_SCAN
+        in_scan = marker == _SOS
     raise too_many_parts(ImageFormat.JPEG, f"more than {most} segments")
+
+
+@lru_cache
+def _end_of_scan(data: bytes, at: int) -> re.Match[bytes] | None:
+    """Nearly all of a photo is one scan, and its markers are walked over four times."""
+    return _END_OF_SCAN.search(data, at)
 
 
 def jpeg_facts(data: bytes) -> HeaderFacts:
     exif: bytes | None = None
-    multi_picture = gain_map = False
-    metadata_bytes = 0
+    multi_picture, gain_map, metadata_bytes = False, False, 0
     for marker, start, end in segments(data, _MAX_HEADER_SEGMENTS):
         if marker in _FRAMES:
             facts = HeaderFacts(
@@ -279,9 +283,8 @@ def _samples(data: bytes, start: int) -> float:
     """How many are coded for a pixel, of all channels."""
     count = uint(data, start + 5, 1)
     factors = [uint(data, start + 7 + 3 * channel, 1) for channel in range(count)]
-    most = max((each >> 4 for each in factors), default=0) * max(
-        (each & 15 for each in factors), default=0
-    )
+    across = max((each >> 4 for each in factors), default=0)
+    most = across * max((each & 15 for each in factors), default=0)
     return sum((each >> 4) * (each & 15) for each in factors) / most if most else count
 
 
