@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from imagefleet.cli import downloading
+from imagefleet.cli import published
 from imagefleet.cli.output import ExitCode
 from tests.cli.conftest import Cli
 from tests.cli.scripted import Script, ok, problem
@@ -38,14 +38,15 @@ def a_variant(file: str, host: str, content: bytes) -> dict[str, object]:
 
 
 def an_image(status: str, *variants: dict[str, object]) -> dict[str, object]:
-    return {"imageId": IMAGE, "status": status, "variants": [*variants], "srcset": {}}
+    told = {"imageId": IMAGE, "status": status, "createdAt": "2026-01-01T00:00:00Z"}
+    return told | {"variants": [*variants], "srcset": {}}
 
 
 @pytest.fixture
 def host(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
     """An API, and at the same address what it publishes; the folder that somebody stands in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(downloading, "PAUSE", 0)
+    monkeypatch.setattr(published, "PAUSE", 0)
     variants = [a_variant(file, script.url, content) for file, content in CONTENTS.items()]
     script.on(SHOWN, ok(an_image("ready", *variants)))
     for file, content in CONTENTS.items():

@@ -72,7 +72,8 @@ async def test_of_nothing_it_says_so(produce: Cli, words: tuple[str, ...]) -> No
 
 LISTS: Final[dict[tuple[str, ...], tuple[str, str, dict[str, object]]]] = {
     ("images", "list"): ("/v1/images", "images", {"imageId": "", "status": "ready",
-                                                  "variants": [], "srcset": {}}),
+                                                  "variants": [], "srcset": {},
+                                                  "createdAt": "2026-01-01T00:00:00Z"}),
     ("dlq", "list"): ("/v1/operator/dead-letters", "letters",
                       {"tenant": "acme", "jobType": "noop", "reason": "x", "message": "x",
                        "diedAt": "2026-01-01T00:00:00Z", "fingerprint": "f" * 32}),

@@ -77,6 +77,14 @@ KEEPING: Final = (
         ("test_a_key_that_was_answered_with_a_replay_is_refused_to_another_request",),
     ),
     Mutation(
+        "a replay brings back the point of a move that failed",
+        "letters/replays.py",
+        "        judged[letter.id] = aimed(replay, source_seq, focal)\n",
+        "        judged[letter.id] = replay\n",
+        "images/test_focal.py",
+        ("test_the_replay_of_a_move_that_failed_leaves_a_later_one_alone",),
+    ),
+    Mutation(
         "an older version is shown after a newer one",
         "images/images.py",
         "< (new.source_seq, new.revision)",
@@ -109,10 +117,7 @@ KEEPING: Final = (
         "IN ('queued', 'processing', 'failed_retryable')",
         "IN ('queued')",
         "images/test_originals.py",
-        (
-            "test_what_somebody_may_still_need_stays_whatever_its_age[processing]",
-            "test_what_somebody_may_still_need_stays_whatever_its_age[in_backoff]",
-        ),
+        ("test_what_somebody_may_still_need_stays_whatever_its_age[in_backoff]",),
     ),
     Mutation(
         "the original of a failure that nobody has seen is forgotten",

@@ -135,6 +135,14 @@ WORKING: Final = (
         ("test_what_has_not_come_to_a_child_when_the_worker_ends_is_given_back",),
     ),
     Mutation(
+        "a picture is fetched by a worker that has not the memory for it",
+        f"{WORKER}/handlers/process_image.py",
+        "    await job.pass_on(least)  # before anything is fetched or copied\n",
+        "",
+        "worker/test_handlers.py",
+        ("test_what_is_for_a_worker_with_more_memory_is_neither_fetched_nor_copied",),
+    ),
+    Mutation(
         "a small picture begins before a large one that came first",
         f"{WORKER}/handling.py",
         "            if not self._places or wanted > self._free_bytes:\n                return\n",

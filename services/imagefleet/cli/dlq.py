@@ -5,7 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
     ExitCode,
     at,
@@ -44,10 +45,7 @@ MOST_IDS: Final = 100  # of one replay
 app = group("Look at dead letters, acknowledge and replay them.")
 
 Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
-Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault.")]
-Letters = Annotated[
-    list[str] | None, typer.Argument(metavar="[LETTER]...", help="Ids of letters or of their jobs.")
-]
+Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault; 8 digits will do.")]
 Rate = Annotated[float, typer.Option(metavar="R", min=0.01, help="So many a second.")]
 Canary = Annotated[
     int, typer.Option(metavar="N", min=0, max=100, help="First so many, and see how they fare.")
@@ -66,6 +64,7 @@ def list_letters(
     job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
+    since: Since = None,
     everything: History = False,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -76,10 +75,10 @@ def list_letters(
 
     For example:
 
-        imagefleet dlq list --code corrupt
+        imagefleet dlq list --code corrupt --since 2h
         imagefleet dlq list --history --tenant shop --json
     """
-    parameters = _parameters(tenant, job_type, code, fingerprint)
+    parameters = _parameters(tenant, job_type, code, fingerprint, since)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_pages(route(LETTERS), parameters, "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
@@ -98,7 +97,7 @@ def _dealt_with(letter: Document) -> object:
 
 @app.command("show")
 def show_letter(
-    letter: Annotated[str, typer.Argument(metavar="LETTER", help="Its id, or that of its job.")],
+    letter: LetterId,
     as_json: Json = False,
 ) -> None:
     """Show one dead letter with the job as it was when it failed.
@@ -115,6 +114,7 @@ def groups(
     tenant: OfTenant = None,
     job_type: OfType = None,
     code: Code = None,
+    since: Since = None,
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
     ] = False,
@@ -127,7 +127,8 @@ def groups(
         imagefleet dlq groups --type process_image
         imagefleet dlq groups --by-tenant
     """
-    parameters = _parameters(tenant, job_type, code, None) | {"byTenant": str(by_tenant).lower()}
+    parameters = _parameters(tenant, job_type, code, None, since)
+    parameters |= {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
         "tenant" if by_tenant else "tenants": _tenants,
@@ -149,11 +150,12 @@ def _tenants(fault: Document) -> str:
 @app.command()
 def ack(
     note: Annotated[str, typer.Option("--note", help="Why nothing is to be done.")],
-    letters: Letters = None,
+    letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
+    since: Since = None,
     everything: All = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -165,7 +167,7 @@ def ack(
         imagefleet dlq ack --note "the producer knows" 0199a5c2-7d41
         imagefleet dlq ack --note "test images" --code corrupt --tenant demo --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since)
     body = _which(letters, chosen, everything=everything)
     if "filter" in body:
         _confirm("Acknowledge", chosen, yes=yes)
@@ -179,11 +181,12 @@ def ack(
 @app.command()
 def replay(
     reason: Reason,
-    letters: Letters = None,
+    letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
     code: Code = None,
     fingerprint: Fingerprint = None,
+    since: Since = None,
     everything: All = False,
     dry: DryRun = False,
     canary: Canary = 0,
@@ -205,7 +208,7 @@ def replay(
         imagefleet dlq replay --reason "fixed" --fingerprint 5f0c2a91 --dry-run
         imagefleet dlq replay --reason "fixed" --code corrupt --canary 5 --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since)
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)
     done = Replaying(
         what=what | {"reason": reason, "force": force},
@@ -225,9 +228,16 @@ def replay(
 
 
 def _parameters(
-    tenant: str | None, job_type: str | None, code: str | None, fingerprint: str | None
+    tenant: str | None,
+    job_type: str | None,
+    code: str | None,
+    fingerprint: str | None,
+    since: str | None,
 ) -> dict[str, str | None]:
-    return {"tenant": tenant, "jobType": job_type, "reason": code, "fingerprint": fingerprint}
+    return {
+        "tenant": tenant, "jobType": job_type, "reason": code, "fingerprint": fingerprint,
+        "diedAfter": instant(since),
+    }  # fmt: skip
 
 
 def _which(

@@ -5,15 +5,14 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.downloading import download
+from imagefleet.cli.naming import ImageId, ImageIds
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
-from imagefleet.cli.published import list_images, show_image
+from imagefleet.cli.published import download, list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.submit import a_file, readable
 from imagefleet.cli.verbs import (
     WITHIN,
     All,
-    ImageId,
     Json,
     OfReference,
     Recipe,
@@ -38,9 +37,7 @@ app = group("Look at images, change them.")
 
 @app.command()
 def reprocess(
-    images: Annotated[
-        list[str] | None, typer.Argument(metavar="IMAGE", help="Ids of images.")
-    ] = None,
+    images: ImageIds = [],  # noqa: B006 - Typer reads it, nobody writes it
     recipe: Recipe = None,
     every_image: All = False,
     reference: OfReference = None,
@@ -72,7 +69,7 @@ def reprocess(
     if len(named) + bool(images) != 1:
         raise Misconfigured(_ONE_SET)
     nothing = dict.fromkeys(("jobId", "status", "error"))
-    results = [Result(image, {"imageId": image, **nothing}) for image in images or ()]
+    results = [Result(image, {"imageId": image, **nothing}) for image in images]
 
     async def again(client: ApiClient, result: Result) -> None:
         result.accepted(await client.reprocess(result.name, recipe=recipe))
@@ -159,7 +156,7 @@ def focal(
 
 @app.command()
 def delete(
-    image_ids: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="The images' ids.")],
+    image_ids: ImageIds,
     yes: Yes = False,
     wait: Wait = False,
     within: Within = WITHIN,

@@ -9,7 +9,8 @@ import httpx
 import typer
 
 from imagefleet.cli.job_types import list_job_types
-from imagefleet.cli.listing import route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -25,13 +26,12 @@ from imagefleet.cli.output import (
     show_fields,
     show_list,
 )
-from imagefleet.cli.submit_job import submit_job
+from imagefleet.cli.submit import submit_job
 from imagefleet.cli.verbs import (
     WITHIN,
     All,
     Correlation,
     Cursor,
-    JobId,
     Json,
     Limit,
     OfTarget,
@@ -59,7 +59,7 @@ app = group("Submit jobs, and look at them.")
 
 
 @app.command()
-def explain(job_id: JobId, as_json: Json = False) -> None:
+def explain(job_id: AnyJobId, as_json: Json = False) -> None:
     """Say why a job does not run, by the rule that claims obey.
 
     For example:
@@ -82,7 +82,7 @@ def _explained(verdict: Document) -> list[Part]:
 
 
 @app.command()
-def attempts(job_id: JobId, as_json: Json = False) -> None:
+def attempts(job_id: AnyJobId, as_json: Json = False) -> None:
     """List how each claim of a job ended.
 
     For example:
@@ -100,7 +100,7 @@ def attempts(job_id: JobId, as_json: Json = False) -> None:
 
 
 @app.command()
-def cancel(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+def cancel(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
     """Cancel a job of any tenant; it leaves no dead letter.
 
     For example:
@@ -111,7 +111,7 @@ def cancel(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
 
 
 @app.command()
-def fail(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+def fail(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
     """Fail a job as `failed_by_operator`; it leaves a dead letter.
 
     For example:
@@ -129,7 +129,7 @@ def _end(job_id: str, verb: str, reason: str, *, as_json: bool) -> None:
 
 
 @app.command()
-def retry_now(job_id: JobId, reason: Reason, as_json: Json = False) -> None:
+def retry_now(job_id: AnyJobId, reason: Reason, as_json: Json = False) -> None:
     """Make a waiting job due now, and ring it.
 
     For example:
@@ -149,7 +149,7 @@ app.command("types")(list_job_types)
 
 @app.command("show")
 def show_job(
-    job_id: JobId,
+    job_id: Annotated[str, typer.Argument(metavar="JOB", help=A_JOB)],
     wait: Wait = False,
     within: Within = WITHIN,
     everything: Annotated[
@@ -166,10 +166,11 @@ def show_job(
         imagefleet jobs show --wait 0199a5c2-7d41
         imagefleet jobs show --full --json 0199a5c2-7d41 | jq .payload
     """
+    job_id = whole(job_id, EVERY_JOB if everything else JOBS)
     if everything:
-        whole = ask("GET", below(PATH, job_id))
-        show_fields(whole, as_json=as_json)
-        _finish_with(whole["status"])
+        row = ask("GET", below(PATH, job_id))
+        show_fields(row, as_json=as_json)
+        _finish_with(row["status"])
         return
     given = timedelta(seconds=within)
     answer = call(
@@ -209,6 +210,7 @@ def list_jobs(
     everybody: Annotated[
         bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
     ] = False,
+    since: Since = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
@@ -218,20 +220,22 @@ def list_jobs(
 
     For example:
 
-        imagefleet jobs list --status failed
+        imagefleet jobs list --status failed --since 2h
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
         imagefleet jobs list --correlation-id order-7 --all
         imagefleet jobs list --every-tenant --status failed_retryable
     """
+    oversees = everybody or tenant is not None
     parameters = {
         "status": status.value if status else None,
         "jobType": job_type,
         "correlationId": correlation_id,
-        "parentJobId": parent,
+        "parentJobId": parent and whole(parent, EVERY_JOB if oversees else JOBS),
+        "createdAfter": instant(since),
         "limit": str(limit),
         "cursor": cursor,
     }
-    if everybody or tenant is not None:
+    if oversees:
         about = target if image is None else f"image:{image}"
         asked = parameters | {"tenant": tenant, "target": about}
         _oversee(asked, every_page=every_page, as_json=as_json)
@@ -239,7 +243,7 @@ def list_jobs(
     if target is not None:
         detail = "--target is for operators, with --tenant or --every-tenant"
         raise Misconfigured(detail)
-    show_pages(ApiClient.jobs, parameters | {"imageId": image}, "jobs", {
+    show_pages(ApiClient.jobs, parameters | {"imageId": image and whole(image, IMAGES)}, "jobs", {
         "job": "job_id", "type": "job_type", "status": "status",
         "created (UTC)": at("created_at"), "progress": "steps",
         "failure": lambda job: job.failure.code if job.failure else None,

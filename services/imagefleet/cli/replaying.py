@@ -51,16 +51,15 @@ class Replaying:
     cursor: str | None = None
     as_of: str | None = None
     """What failed again meanwhile is not replayed another time."""
-
     of_canary: list[Document] = field(default_factory=list)
     """Its jobs, where it stopped the replay."""
 
     def document(self) -> Mapping[str, object]:
         """For scripts."""
+        more = filled(replays=self.would or None, canary=self.of_canary or None)
         return {
             "letters": dict(self.outcomes), "jobs": self.fates, "jobIds": self.jobs,
-            "stopped": self.stopped,
-            **filled(replays=self.would or None, canary=self.of_canary or None),
+            "stopped": self.stopped, **more,
         }  # fmt: skip
 
     def counts(self) -> Iterator[Part]:

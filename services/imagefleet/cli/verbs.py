@@ -18,9 +18,6 @@ from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
 from imagefleet.errors import FleetError
 
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-ImageId = Annotated[str, typer.Argument(metavar="IMAGE", help="The image's id.")]
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]

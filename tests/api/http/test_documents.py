@@ -81,6 +81,26 @@ async def test_a_document_is_encoded_once_and_may_be_kept(
     assert (known.status_code, known.content) == (304, b"")
 
 
+async def test_nothing_is_described_before_somebody_asks(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes most of a second, and memory that an API keeps which nobody asks."""
+    built = Counter[str]()
+    encode = Telling._encode
+
+    def counted(telling: Telling) -> tuple[bytes, str]:
+        built["documents"] += 1
+        return encode(telling)
+
+    monkeypatch.setattr(Telling, "_encode", counted)
+    async with serve() as running, running.client() as acme:
+        await acme.get("/v1/job-types")
+        before = built["documents"]
+        await acme.get(PRODUCERS.address)
+
+    assert (before, built["documents"]) == (0, 1)
+
+
 def bare(path: str) -> str:
     """Without the names of its parameters."""
     return re.sub(r"\{\w+\}", "", path)

@@ -10,15 +10,15 @@ import pytest
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, TenantId
 from imagefleet.store.database import Connection
-from imagefleet.store.letters import dead_letter_queue, letters, replays
+from imagefleet.store.letters import dead_letter_queue, faults, letters, replays
 from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages
+from imagefleet.store.letters.faults import group_dead_letters
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     count_unacknowledged,
     get_dead_letter,
     get_dead_letters,
-    group_dead_letters,
     list_dead_letters,
 )
 from tests.support.database import driver_of
@@ -222,6 +222,7 @@ ASKED = json.dumps(
         for n in range(10)
     ]
 )
+ONE = "md5('letter 1')::uuid"
 IDS = "ARRAY [" + ", ".join(f"md5('letter {n}')::uuid" for n in range(1, 4000, 400)) + "]"
 
 QUESTIONS = {
@@ -240,8 +241,13 @@ QUESTIONS = {
     "history of a tenant, deep": (letters.LIST_LETTERS_OF_TENANT, f"{MIDDLE}, 'acme'"),
     "history of a rare fault": (letters.LIST_LETTERS_OF_FAULT, f"{START}, 'rare'"),
     "history of a fault, deep": (letters.LIST_LETTERS_OF_FAULT, f"{MIDDLE}, 'often'"),
-    "groups": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false"),
-    "groups of tenants": (letters.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true"),
+    "groups": (faults.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, false, NULL"),
+    "groups of tenants": (faults.GROUP_LETTERS, "50, NULL, NULL, NULL, NULL, true, NULL"),
+    "fault that begins so": (faults.FIND_FAULTS, "'often', 5"),
+    "letters that begin alike": (
+        letters.FIND_LETTERS,
+        f"{ONE}, {ONE}, 10",
+    ),
     "some": (letters.GET_LETTERS, IDS),
     "count": (letters.COUNT_UNACKNOWLEDGED, None),
     "acknowledge": (letters.ACKNOWLEDGE, f"{IDS}, 'ada', NULL"),

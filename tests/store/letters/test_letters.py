@@ -14,11 +14,11 @@ from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rescue import look_at_workers, rescue_worker
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.faults import group_dead_letters
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
     get_dead_letter,
-    group_dead_letters,
     list_dead_letters,
 )
 from tests.support.database import driver_of

@@ -39,7 +39,12 @@ from imagefleet.store.images.deleting import (
     list_to_empty_again,
 )
 from imagefleet.store.images.images import find_current, submit_image
-from imagefleet.store.images.listing import MOST_LOOKED_AT, ImageFilter, list_images
+from imagefleet.store.images.listing import (
+    MOST_LOOKED_AT,
+    ImageFilter,
+    find_images_named,
+    list_images,
+)
 from imagefleet.store.images.originals import (
     find_original,
     find_shown_original,
@@ -371,6 +376,12 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "forget unused uploads": Case(forget_unused_uploads, "maintenance", 4 * PAGE, 600),
         "what is swept, for operators": Case(sweep_report, "operator", 200, 200),
         "how the edge stands": Case(sample_invalidations, "maintenance", 3 * PAGE, 100),
+        "images whose ids begin alike": Case(
+            lambda c: find_images_named(c, TENANT, id_of(5000), id_of(20_000), limit=PAGE),
+            "api",
+            4 * PAGE,
+            1000,
+        ),
         "images by a rare reference": Case(images(ImageFilter(reference="rare")), "api", 10, 60),
         "images by an old reference, deep": Case(
             images(ImageFilter(reference="old"), before=5000), "api", 4 * PAGE, 1000

@@ -44,10 +44,11 @@ from imagefleet.store.jobs.inspection import (
     oversee_jobs,
 )
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
+from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
+    find_dead_letters,
     get_dead_letter,
-    group_dead_letters,
     list_dead_letters,
     prune_strays,
 )
@@ -306,6 +307,31 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             listing(JobFilter(target=image_target(id_of(HOT))), before=50_000), "api", PAGE, 100
         ),
         "list by an unknown target": Case(listing(JobFilter(target="image:?")), "api", 0, 10),
+        # A stretch of the ids of whatever is listed: of those that begin alike, or since a time.
+        "list of ids that begin alike": Case(
+            listing(JobFilter(first=id_of(50_000)), before=50_050), "api", PAGE, 100
+        ),
+        "list of ids that nobody has": Case(
+            listing(JobFilter(first=id_of(9_000_000))), "api", 0, 10
+        ),
+        "list by type and state since a time": Case(
+            listing(JobFilter(type=NOOP, state=JobState.FAILED, first=id_of(195_000))),
+            "api",
+            PAGE,
+            100,
+        ),
+        "list children since they were made": Case(
+            listing(JobFilter(parent_job_id=id_of(5000), first=id_of(9_000_000))), "api", 0, 10
+        ),
+        "list across tenants of ids that begin alike": Case(
+            overseeing(JobFilter(first=id_of(50_000)), before=50_050), "operator", PAGE, 100
+        ),
+        "list across tenants by state since a time": Case(
+            overseeing(JobFilter(state=JobState.FAILED, first=id_of(9_000_000))),
+            "operator",
+            20,
+            60,
+        ),
         "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
         "letters": Case(letters(LetterFilter(open_only=False)), "operator", 3 * PAGE, 300),
         "letters, deep": Case(
@@ -324,6 +350,15 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "letters by a reason that none has": Case(
             letters(LetterFilter(reason="poison")), "operator", 2 * LETTERS, 3000
+        ),
+        "letters of ids that begin alike": Case(
+            lambda c: find_dead_letters(c, id_of(4000), id_of(9_000_000), limit=PAGE),
+            "operator",
+            6 * PAGE,
+            600,
+        ),
+        "a fault by how its fingerprint begins": Case(
+            lambda c: with_whole_fault(c, LetterFilter(fingerprint="00000000")), "operator", 10, 60
         ),
         "groups of letters": Case(group_dead_letters, "operator", 2 * LETTERS, 60_000),
         "five hundred unknown keys": Case(look_for_keys, "api", 4, 1500),

@@ -11,6 +11,7 @@ from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
+from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
@@ -63,11 +64,15 @@ async def oversee(
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     target: Annotated[str | None, Query(pattern=TARGET)] = None,
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
+    id_prefix: IdPrefix = None,
+    created_after: CreatedAfter = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: JobId | None = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of one tenant or of all."""
+    ids = IdRange.asked(id_prefix, created_after, cursor)
     filters = JobFilter(
+        first=ids.first,
         state=status,
         type=job_type,
         correlation_id=correlation_id,
@@ -76,7 +81,7 @@ async def oversee(
     )
     async with tools.operating("oversee_jobs", "jobs") as connection:
         jobs = await oversee_jobs(
-            connection, filters, tenant_id=tenant, before=cursor, limit=limit + 1
+            connection, filters, tenant_id=tenant, before=ids.before, limit=limit + 1
         )
     page = jobs[:limit]
     more = page[-1].job_id if len(jobs) > limit else None

@@ -16,6 +16,7 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
+from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
 from imagefleet.api.producers.terms import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
@@ -29,11 +30,12 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
+from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
+    find_dead_letters,
     get_dead_letter,
-    group_dead_letters,
     list_dead_letters,
 )
 from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayBatch, replay_letters, replay_page
@@ -42,7 +44,7 @@ from imagefleet.telemetry.tracing import inject
 MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
 CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
-FINGERPRINT: Final = r"^[0-9a-f]{32,64}$"
+FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 _ONE_CHOICE: Final = "must have either ids or a filter"
@@ -50,7 +52,11 @@ _ONE_CHOICE: Final = "must have either ids or a filter"
 router = APIRouter(tags=["dead letters"])
 
 
-class LetterChoice(Incoming):
+class _Lately(Incoming):
+    died_after: RunAt | None = None
+
+
+class LetterChoice(_Lately):
     """Which open dead letters; everything that is set must hold, and nothing set is all of them."""
 
     tenant: Annotated[TenantId, Field(pattern=TENANT)] | None = None
@@ -65,12 +71,14 @@ class LetterChoice(Incoming):
             type=self.job_type,
             reason=self.reason,
             fingerprint=self.fingerprint,
+            died_after=self.died_after,
         )
 
 
 class Listing(LetterChoice):
     """The open ones, or with `all` the history."""
 
+    id_prefix: Annotated[str, Field(pattern=ID_PREFIX)] | None = None
     everything: Annotated[bool, Field(alias="all", description="Also what was dealt with.")] = False
     limit: Annotated[int, Field(ge=1, le=MOST_ON_A_PAGE)] = 50
     cursor: UUID | None = None
@@ -115,12 +123,20 @@ class ReplayRequest(_Chosen):
 
 @router.get("/v1/operator/dead-letters", **described("List dead letters", LetterPage, 404))
 async def find_letters(
-    _key: Operator, tools: ToolsHere, asked: Annotated[Listing, Query()]
+    request: Request, _key: Operator, tools: ToolsHere, asked: Annotated[Listing, Query()]
 ) -> Response:
-    """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint."""
-    chosen = replace(asked.filters(), open_only=not asked.everything)
+    """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint.
+
+    With `idPrefix`, alone, those whose id begins so, or that of their job.
+    """
     async with tools.operating("list_dead_letters", "dead_letters") as connection:
+        if asked.id_prefix is not None:
+            ids = range_alone(request, asked.id_prefix)
+            found = await find_dead_letters(connection, *ids, limit=asked.limit)
+            return answer(LetterPage(letters=found))
         after = await _letter_of(connection, asked.cursor)
+        chosen = await with_whole_fault(connection, asked.filters())
+        chosen = replace(chosen, open_only=not asked.everything)
         letters = await list_dead_letters(connection, chosen, after=after, limit=asked.limit + 1)
     page = letters[: asked.limit]
     more = page[-1].id if len(letters) > asked.limit else None
@@ -137,8 +153,9 @@ async def find_groups(
 ) -> Response:
     """One fault has one fingerprint; the most frequent first, each with an example."""
     async with tools.operating("group_dead_letters", "dead_letters") as connection:
+        chosen = await with_whole_fault(connection, asked.filters())
         groups = await group_dead_letters(
-            connection, asked.filters(), by_tenant=asked.by_tenant, limit=asked.limit
+            connection, chosen, by_tenant=asked.by_tenant, limit=asked.limit
         )
     return answer(LetterGroups(groups=groups))
 
@@ -165,7 +182,7 @@ async def acknowledge(request: Request, key: Operator, tools: ToolsHere) -> Resp
         ids: Sequence[UUID] = asked.ids or ()
         more = False
         if asked.filter is not None:
-            chosen = asked.filter.filters()
+            chosen = await with_whole_fault(acting.connection, asked.filter.filters())
             letters = await list_dead_letters(acting.connection, chosen, limit=asked.limit + 1)
             ids, more = [each.id for each in letters[: asked.limit]], len(letters) > asked.limit
         count = await acknowledge_dead_letters(acting.connection, ids, by=who(key), note=asked.note)
@@ -228,7 +245,8 @@ async def _replayed(
         replayed = await replay_letters(connection, asked.ids or (), order, tools.kinds)
         return ReplayBatch(replayed=replayed)
     after = await _letter_of(connection, asked.after)
-    chosen = replace(asked.filter.filters(), died_until=asked.died_until)
+    chosen = await with_whole_fault(connection, asked.filter.filters())
+    chosen = replace(chosen, died_until=asked.died_until)
     return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
 
 

@@ -10,6 +10,7 @@ from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.openapi import described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
+from imagefleet.api.producers.ranges import IdPrefix, range_alone
 from imagefleet.api.producers.submitting import (
     Admission,
     Admitted,
@@ -28,7 +29,7 @@ from imagefleet.jobs.shapes.shape import AcceptedImage
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image, get_deletion
 from imagefleet.store.images.images import get_image
-from imagefleet.store.images.listing import ImageFilter, list_images
+from imagefleet.store.images.listing import ImageFilter, find_images_named, list_images
 from imagefleet.store.jobs.submissions import find_standing
 
 ReferenceQuery = Annotated[
@@ -47,16 +48,21 @@ router = APIRouter(tags=["images"])
 
 @router.get("/v1/images", **described("List images", ImagePage))
 async def find_images(
+    request: Request,
     key: Reader,
     tools: ToolsHere,
     reference: ReferenceQuery = None,
+    id_prefix: IdPrefix = None,
     status: ImageStatus | None = None,
     created_after: Annotated[RunAt | None, Query(alias="createdAfter")] = None,
     created_before: Annotated[RunAt | None, Query(alias="createdBefore")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
-    """Newest first, those of which all of it is true; a page may be short and not the last."""
+    """Newest first, those of which all of it is true; a page may be short and not the last.
+
+    With `idPrefix`, alone, those whose ids begin so.
+    """
     chosen = ImageFilter(
         reference=reference,
         status=status,
@@ -64,7 +70,11 @@ async def find_images(
         created_before=created_before,
     )
     async with tools.pool.use("list_images", "images") as connection:
-        page = await list_images(connection, key.tenant_id, chosen, after=cursor, limit=limit)
+        if id_prefix is not None:
+            ids = range_alone(request, id_prefix)
+            page = await find_images_named(connection, key.tenant_id, *ids, limit=limit)
+        else:
+            page = await list_images(connection, key.tenant_id, chosen, after=cursor, limit=limit)
     base_url, kept_for = tools.settings.public_base_url, tools.originals_kept_for
     images = [image.at(base_url, kept_for=kept_for) for image in page.images]
     return answer(page.model_copy(update={"images": images}))

@@ -22,6 +22,7 @@ from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answ
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.composing import OF_OPERATORS, compose
 from imagefleet.api.producers.events import Watcher, read_job
+from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -149,11 +150,15 @@ async def find_jobs(
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     image_id: Annotated[UUID | None, Query(alias="imageId")] = None,
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
+    id_prefix: IdPrefix = None,
+    created_after: CreatedAfter = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
-    """Newest first, by status and type or by one of the others."""
+    """Newest first, by status and type or by one of the others; of these, some ids."""
+    ids = IdRange.asked(id_prefix, created_after, cursor)
     filters = JobFilter(
+        first=ids.first,
         state=status,
         type=job_type,
         correlation_id=correlation_id,
@@ -161,7 +166,9 @@ async def find_jobs(
         parent_job_id=parent_job_id,
     )
     async with tools.pool.use("list_jobs", "jobs") as connection:
-        jobs = await list_jobs(connection, key.tenant_id, filters, before=cursor, limit=limit + 1)
+        jobs = await list_jobs(
+            connection, key.tenant_id, filters, before=ids.before, limit=limit + 1
+        )
     page = jobs[:limit]
     more = page[-1].job_id if len(jobs) > limit else None
     return answer(JobPage(jobs=page, next_cursor=more))

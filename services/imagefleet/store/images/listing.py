@@ -160,3 +160,19 @@ async def list_images(
     else:
         more = rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
     return ImagePage(images=[ImageView.of(row) for row in found[:limit]], next_cursor=more)
+
+
+FIND_IMAGES_NAMED: Final = f"""
+{IMAGE}
+ WHERE images.tenant_id = $1 AND images.id >= $2 AND images.id < $3
+ ORDER BY images.id DESC NULLS LAST
+ LIMIT $4
+"""
+
+
+async def find_images_named(
+    connection: Connection, tenant_id: TenantId, first: UUID, before: UUID, *, limit: int
+) -> ImagePage:
+    """Those of a tenant's images whose ids lie there, the newest first."""
+    rows = await connection.fetch(FIND_IMAGES_NAMED, tenant_id, first, before, limit)
+    return ImagePage(images=[ImageView.of(row) for row in rows])

@@ -12,7 +12,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
 from imagefleet.jobs.shapes.jobs import AttemptView, OverseenJobView, WholeJob
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import JobFilter, newest_first
+from imagefleet.store.jobs.reports import SINCE, JobFilter, newest_first
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
 _COLUMNS: Final = """
@@ -30,7 +30,7 @@ _OWNERS: Final = """
         SELECT tenants.id FROM tenants WHERE $1::text IS NULL) AS owners
 """
 
-_BEFORE: Final = newest_first("jobs")
+_BEFORE: Final = f"{SINCE} {newest_first('jobs')}"
 
 _NEWEST: Final = """
  ORDER BY jobs.id DESC
@@ -41,6 +41,7 @@ OVERSEE_ALL: Final = f"""
 SELECT {_COLUMNS}
   FROM jobs
  WHERE $1::text IS NULL AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+   {SINCE}
 {_NEWEST}
 """  # noqa: S608 - composed at import from the constants above
 
@@ -64,18 +65,18 @@ _A_PAGE_EACH: Final = f"""
 {_NEWEST}
 """
 
-OVERSEE_BY_STATE: Final = f"{_OF_EACH} AND jobs.state = $4 {_A_PAGE_EACH}"
-OVERSEE_BY_CORRELATION: Final = f"{_OF_EACH} AND jobs.correlation_id = $4 {_A_PAGE_EACH}"
-OVERSEE_BY_TARGET: Final = f"{_OF_EACH} AND jobs.target = $4 {_A_PAGE_EACH}"
-OVERSEE_CHILDREN: Final = f"{_OF_EACH} AND jobs.parent_job_id = $4 {_A_PAGE_EACH}"
+OVERSEE_BY_STATE: Final = f"{_OF_EACH} AND jobs.state = $5 {_A_PAGE_EACH}"
+OVERSEE_BY_CORRELATION: Final = f"{_OF_EACH} AND jobs.correlation_id = $5 {_A_PAGE_EACH}"
+OVERSEE_BY_TARGET: Final = f"{_OF_EACH} AND jobs.target = $5 {_A_PAGE_EACH}"
+OVERSEE_CHILDREN: Final = f"{_OF_EACH} AND jobs.parent_job_id = $5 {_A_PAGE_EACH}"
 
 OVERSEE_BY_TYPE: Final = f"""
 SELECT {_COLUMNS}
 {_OWNERS}
-  CROSS JOIN unnest($5::text[]) AS wanted (state)
+  CROSS JOIN unnest($6::text[]) AS wanted (state)
   CROSS JOIN LATERAL (
       SELECT jobs.* FROM jobs
-       WHERE jobs.tenant_id = owners.id AND jobs.type = $4 AND jobs.state = wanted.state
+       WHERE jobs.tenant_id = owners.id AND jobs.type = $5 AND jobs.state = wanted.state
       {_A_PAGE_EACH}
 """  # noqa: S608 - composed at import from the constants above
 

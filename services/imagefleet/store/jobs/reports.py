@@ -59,8 +59,11 @@ def newest_first(rows: str) -> str:
 """
 
 
+# Of the ids that were asked for, or of all; within the same index as the page.
+SINCE: Final = "AND jobs.id >= coalesce($4::uuid, '00000000-0000-0000-0000-000000000000')"
+
 # One statement for each way to ask, so that each reads one page of an index, whatever the history.
-_PAGE: Final = newest_first("jobs")
+_PAGE: Final = f"{SINCE} {newest_first('jobs')}"
 
 _OF_TENANT: Final = f"""
 SELECT {_PUBLIC_COLUMNS} FROM jobs
@@ -68,17 +71,17 @@ SELECT {_PUBLIC_COLUMNS} FROM jobs
 """  # noqa: S608 - composed at import from the constants above
 
 LIST_JOBS: Final = f"{_OF_TENANT} {_PAGE}"
-LIST_BY_STATE: Final = f"{_OF_TENANT} AND jobs.state = $4 {_PAGE}"
-LIST_BY_CORRELATION: Final = f"{_OF_TENANT} AND jobs.correlation_id = $4 {_PAGE}"
-LIST_BY_TARGET: Final = f"{_OF_TENANT} AND jobs.target = $4 {_PAGE}"
-LIST_CHILDREN: Final = f"{_OF_TENANT} AND jobs.parent_job_id = $4 {_PAGE}"
+LIST_BY_STATE: Final = f"{_OF_TENANT} AND jobs.state = $5 {_PAGE}"
+LIST_BY_CORRELATION: Final = f"{_OF_TENANT} AND jobs.correlation_id = $5 {_PAGE}"
+LIST_BY_TARGET: Final = f"{_OF_TENANT} AND jobs.target = $5 {_PAGE}"
+LIST_CHILDREN: Final = f"{_OF_TENANT} AND jobs.parent_job_id = $5 {_PAGE}"
 
 LIST_BY_TYPE: Final = f"""
 SELECT {_PUBLIC_COLUMNS}
-  FROM unnest($5::text[]) AS wanted (state)
+  FROM unnest($6::text[]) AS wanted (state)
   CROSS JOIN LATERAL (
       SELECT jobs.* FROM jobs
-       WHERE jobs.tenant_id = $1 AND jobs.type = $4 AND jobs.state = wanted.state
+       WHERE jobs.tenant_id = $1 AND jobs.type = $5 AND jobs.state = wanted.state
        {_PAGE}
   ) AS jobs
  ORDER BY jobs.id DESC
@@ -98,9 +101,11 @@ class JobFilter:
     correlation_id: str | None = None
     target: str | None = None
     parent_job_id: JobId | None = None
+    first: JobId | None = None
+    """None before this one, of whatever is listed: ids sort by age."""
 
     def choose(self, listings: Mapping[str, str]) -> tuple[str, tuple[object, ...]]:
-        """The one of these, by what they filter, and its arguments behind those of the page."""
+        """The one of these, by what they filter, and its arguments behind place and limit."""
         single = {
             "correlation_id": self.correlation_id,
             "target": self.target,
@@ -111,13 +116,13 @@ class JobFilter:
         if len(asked) + by_state_or_type > 1:
             raise RequestRejected("invalid_filter", _EXCLUSIVE)
         for name, value in asked.items():
-            return listings[name], (value,)
+            return listings[name], (self.first, value)
         if self.type is not None:
             states = [self.state] if self.state is not None else list(JobState)
-            return listings["type"], (self.type, states)
+            return listings["type"], (self.first, self.type, states)
         if self.state is not None:
-            return listings["state"], (self.state,)
-        return listings["nothing"], ()
+            return listings["state"], (self.first, self.state)
+        return listings["nothing"], (self.first,)
 
 
 _LISTINGS: Final = MappingProxyType(

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.model import TenantId
-from imagefleet.jobs.shapes.letters import LetterGroupView, WholeLetter
+from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.pruning import Page, Place
 
@@ -45,6 +45,7 @@ class LetterFilter:
     """Neither acknowledged nor replayed."""
     died_until: datetime | None = None
     """Of the open ones only those that there were at this time of the database."""
+    died_after: datetime | None = None
 
 
 _LETTER: Final = """
@@ -61,6 +62,8 @@ SELECT letters.id, letters.job_id, letters.tenant_id, letters.type, letters.reas
 
 _LETTERS_NAME: Final = "dead letter"
 
+LAST_ID: Final = UUID(int=2**128 - 1)
+
 GET_LETTERS: Final = f"""
 {_LETTER}
  WHERE letters.id = ANY ($1::uuid[]) OR letters.job_id = ANY ($1::uuid[])
@@ -73,6 +76,27 @@ async def get_dead_letters(
 ) -> list[WholeLetter]:
     """Those of these letters that there are, by their own ids or by those of their jobs."""
     rows = await connection.fetch(GET_LETTERS, list(letter_or_job_ids))
+    return [WholeLetter.of(row) for row in rows]
+
+
+FIND_LETTERS: Final = f"""
+{_LETTER}
+ WHERE letters.id = ANY (ARRAY (
+           (SELECT known.id FROM dead_letters AS known
+             WHERE known.id >= $1 AND known.id < $2 ORDER BY known.id LIMIT $3)
+           UNION
+           (SELECT known.id FROM dead_letters AS known
+             WHERE known.job_id >= $1 AND known.job_id < $2 ORDER BY known.job_id LIMIT $3)))
+ ORDER BY letters.died_at, letters.id
+ LIMIT $3
+"""  # noqa: S608 - composed at import from the constant above
+
+
+async def find_dead_letters(
+    connection: Connection, first: UUID, before: UUID, *, limit: int
+) -> list[WholeLetter]:
+    """Letters whose own id, or that of their job, lies there."""
+    rows = await connection.fetch(FIND_LETTERS, first, before, limit)
     return [WholeLetter.of(row) for row in rows]
 
 
@@ -126,14 +150,14 @@ async def list_dead_letters(
 ) -> list[WholeLetter]:
     """A page, oldest first: the order in which they are to be dealt with."""
     statement, arguments = _listing(filters)
-    start = (after.died_at, after.id) if after else (None, None)
+    start = (after.died_at, after.id) if after else (filters.died_after, LAST_ID)
     rows = await connection.fetch(statement, *start, limit, *arguments)
     return [WholeLetter.of(row) for row in rows]
 
 
 def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, ...]]:
     if filters.open_only:
-        return LIST_OPEN_LETTERS, (*_all_of(filters), filters.died_until)
+        return LIST_OPEN_LETTERS, (*all_of(filters), filters.died_until)
     match filters:
         case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=None):
             return LIST_LETTERS, ()
@@ -145,52 +169,9 @@ def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, .
             raise RequestRejected("invalid_filter", HISTORY_FILTERS)
 
 
-def _all_of(filters: LetterFilter) -> tuple[str | None, ...]:
+def all_of(filters: LetterFilter) -> tuple[str | None, ...]:
+    """What it says of a letter, as the statements of the open ones take it."""
     return filters.tenant_id, filters.type, filters.reason, filters.fingerprint
-
-
-GROUP_LETTERS: Final = """
-WITH faults AS MATERIALIZED (
-    SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
-           count(*) AS letters, count(letters.job_id) AS replayable,
-           min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
-           (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example,
-           CASE WHEN $6::boolean THEN letters.tenant_id END AS tenant_id,
-           count(DISTINCT letters.tenant_id) AS tenants,
-           (array_agg(DISTINCT letters.tenant_id)
-               FILTER (WHERE letters.tenant_id IS NOT NULL))[1:5] AS tenant_names
-      FROM dead_letters AS letters
-     WHERE letters.acknowledged_at IS NULL
-       AND ($2::text IS NULL OR letters.tenant_id = $2)
-       AND ($3::text IS NULL OR letters.type = $3)
-       AND ($4::text IS NULL OR letters.reason = $4)
-       AND ($5::text IS NULL OR letters.fingerprint = $5)
-       AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
-     GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
-     ORDER BY count(*) DESC
-     LIMIT $1
-)
-SELECT faults.fingerprint, faults.type, faults.reason, faults.letters, faults.replayable,
-       faults.first_died_at, faults.last_died_at, faults.example, faults.tenant_id, faults.tenants,
-       coalesce(faults.tenant_names, '{}') AS tenant_names,
-       (SELECT examples.message
-          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message
-  FROM faults
- ORDER BY faults.letters DESC
-"""
-
-
-async def group_dead_letters(
-    connection: Connection,
-    filters: LetterFilter | None = None,
-    *,
-    by_tenant: bool = False,
-    limit: int = 50,
-) -> list[LetterGroupView]:
-    """The faults behind the open letters, or each tenant's of each; the most frequent first."""
-    chosen = _all_of(filters or LetterFilter())
-    rows = await connection.fetch(GROUP_LETTERS, limit, *chosen, by_tenant)
-    return [LetterGroupView.of(row) for row in rows]
 
 
 ACKNOWLEDGE: Final = """

@@ -1,0 +1,88 @@
+"""Faults: what letters have in common, and which one is meant by how its fingerprint begins."""
+
+from dataclasses import replace
+from typing import Final
+
+from imagefleet.errors import RequestRejected
+from imagefleet.jobs.shapes.letters import LetterGroupView
+from imagefleet.store.database import Connection
+from imagefleet.store.letters.letters import LetterFilter, all_of
+
+WHOLE: Final = 64  # digits of a fingerprint
+MOST_TOLD: Final = 5  # of those that begin alike
+
+GROUP_LETTERS: Final = """
+WITH faults AS MATERIALIZED (
+    SELECT letters.fingerprint, min(letters.type) AS type, min(letters.reason) AS reason,
+           count(*) AS letters, count(letters.job_id) AS replayable,
+           min(letters.died_at) AS first_died_at, max(letters.died_at) AS last_died_at,
+           (array_agg(letters.id ORDER BY letters.died_at DESC))[1] AS example,
+           CASE WHEN $6::boolean THEN letters.tenant_id END AS tenant_id,
+           count(DISTINCT letters.tenant_id) AS tenants,
+           (array_agg(DISTINCT letters.tenant_id)
+               FILTER (WHERE letters.tenant_id IS NOT NULL))[1:5] AS tenant_names
+      FROM dead_letters AS letters
+     WHERE letters.acknowledged_at IS NULL
+       AND ($2::text IS NULL OR letters.tenant_id = $2)
+       AND ($3::text IS NULL OR letters.type = $3)
+       AND ($4::text IS NULL OR letters.reason = $4)
+       AND ($5::text IS NULL OR letters.fingerprint = $5)
+       AND ($7::timestamptz IS NULL OR letters.died_at > $7)
+       AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
+     GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
+     ORDER BY count(*) DESC
+     LIMIT $1
+)
+SELECT faults.fingerprint, faults.type, faults.reason, faults.letters, faults.replayable,
+       faults.first_died_at, faults.last_died_at, faults.example, faults.tenant_id, faults.tenants,
+       coalesce(faults.tenant_names, '{}') AS tenant_names,
+       (SELECT examples.message
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message
+  FROM faults
+ ORDER BY faults.letters DESC
+"""
+
+
+async def group_dead_letters(
+    connection: Connection,
+    filters: LetterFilter | None = None,
+    *,
+    by_tenant: bool = False,
+    limit: int = 50,
+) -> list[LetterGroupView]:
+    """The faults behind the open letters, or each tenant's of each; the most frequent first."""
+    chosen = filters or LetterFilter()
+    rows = await connection.fetch(
+        GROUP_LETTERS, limit, *all_of(chosen), by_tenant, chosen.died_after
+    )
+    return [LetterGroupView.of(row) for row in rows]
+
+
+FIND_FAULTS: Final = """
+WITH RECURSIVE faults AS (
+    (SELECT min(letters.fingerprint) AS fingerprint
+       FROM dead_letters AS letters
+      WHERE letters.fingerprint >= $1::text AND letters.fingerprint <= $1::text || 'g')
+    UNION ALL
+    SELECT (SELECT min(letters.fingerprint)
+              FROM dead_letters AS letters
+             WHERE letters.fingerprint > faults.fingerprint
+               AND letters.fingerprint <= $1::text || 'g')
+      FROM faults
+     WHERE faults.fingerprint IS NOT NULL
+)
+SELECT faults.fingerprint FROM faults WHERE faults.fingerprint IS NOT NULL LIMIT $2
+"""
+
+
+async def with_whole_fault(connection: Connection, filters: LetterFilter) -> LetterFilter:
+    """The same, of the one fault whose fingerprint begins so; RequestRejected if several do."""
+    begins = filters.fingerprint
+    if begins is None or len(begins) == WHOLE:
+        return filters
+    rows = await connection.fetch(FIND_FAULTS, begins, MOST_TOLD)
+    known = [row["fingerprint"] for row in rows]
+    if len(known) > 1:
+        sentence = f"Several faults begin with {begins}: {', '.join(known)}."
+        raise RequestRejected("invalid_filter", sentence)
+    return replace(filters, fingerprint=known[0]) if known else filters
