@@ -339,6 +339,8 @@ async def test_an_image_is_pending_then_ready(acme: httpx.AsyncClient, worker: C
     assert pending == {
         "original": {"acceptedAt": since},
         "imageId": accepted["imageId"],
+        "jobId": accepted["jobId"],
+        "createdAt": since,  # in the transaction of its first original
         "status": "pending",
         "reference": "order 7 · Rückseite",
         "recipe": "default",

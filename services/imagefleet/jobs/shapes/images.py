@@ -59,7 +59,7 @@ class ImageView(Shape):
     """Why its last job failed, also while what was made before is shown."""
     job_id: UUID | None = None
     """The last of its jobs, as long as that is kept."""
-    created_at: datetime
+    created_at: datetime | None = None  # of an API of the release before, none
     reference: str | None = None
     revision: int | None = None
     recipe: str | None = None
