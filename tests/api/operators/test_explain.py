@@ -78,6 +78,16 @@ async def given_back(worker: Connection, superuser: Connection) -> Waiting:
     return Waiting(job.job_id)
 
 
+def given_back_for_memory(before: timedelta) -> Make:
+    async def make(worker: Connection, superuser: Connection) -> Waiting:
+        job = await a_job(worker, superuser, state=PROCESSING)
+        due = datetime.now(UTC) + before
+        await settle_job(worker, job, Released(why="memory", run_at=due))
+        return Waiting(job.job_id)
+
+    return make
+
+
 async def too_large(worker: Connection, superuser: Connection) -> Waiting:
     job = await a_job(worker, superuser, state=PROCESSING)
     sentence = "The image needs 900 MiB of memory, and no worker has more than 768."
@@ -217,6 +227,23 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         "1 of 5 attempts did not work; the next one is due at T.",
     ),
     "given back": (given_back, "not_due", "It was given back, and is due again at T."),
+    "needs another worker's memory": (
+        given_back_for_memory(timedelta(hours=1)),
+        "not_due",
+        (
+            "Its picture needs more memory than the worker gives that had it last: it waits for "
+            "one that gives as much, and is due again at T."
+        ),
+    ),
+    "needs another worker's memory, and is due": (
+        given_back_for_memory(timedelta(hours=-1)),
+        "ready",
+        (
+            "Nothing holds it back: 0 of 8 slots for its lane are busy at 1 worker; it takes its "
+            "turn to be announced since T. Its picture needs more memory than the worker gives "
+            "that had it last: it waits for one that gives as much."
+        ),
+    ),
     "behind one that runs": (
         behind(PROCESSING),
         "target_busy",

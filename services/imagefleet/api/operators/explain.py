@@ -38,6 +38,11 @@ def explanation(
 
 
 _OF_IMAGES: Final = "process_image"
+_MEMORY: Final = "memory"  # of a failure, and of an attempt that gave its job back
+_WANTS_MEMORY: Final = (
+    "Its picture needs more memory than the worker gives that had it last: "
+    "it waits for one that gives as much"
+)
 _WHY_GENERAL: Final[Mapping[str | None, str]] = {
     OF_A_SET: "it is one of a set that is rendered again",
     Slow.UNKNOWN_RECIPE: "the version of its recipe was not in force where it was submitted",
@@ -102,7 +107,7 @@ def _over(facts: Explanation) -> str:
     code = facts.failure_code if facts.state is JobState.FAILED else facts.result_reason
     sentence = f"It is over: {facts.state}. It ended at {_moment(facts.finished_at)} with {code}."
     # How much was needed, and how much there was.
-    return f"{sentence} {facts.failure_message}" if code == "memory" else sentence
+    return f"{sentence} {facts.failure_message}" if code == _MEMORY else sentence
 
 
 def _busy(facts: Explanation, pauses: Sequence[PauseView], breakers: Sequence[BreakerView]) -> Told:
@@ -161,6 +166,8 @@ def _not_due(facts: Explanation) -> str:
     until = _moment(facts.until)
     if facts.state is not JobState.FAILED_RETRYABLE:
         return f"It is not due before {until}."
+    if facts.given_back_for == _MEMORY:
+        return f"{_WANTS_MEMORY}, and is due again at {until}."
     if facts.failure_code is None:
         return f"It was given back, and is due again at {until}."
     tried = f"{facts.attempts} of {facts.max_attempts} attempts did not work"
@@ -234,7 +241,8 @@ def _ready(facts: Explanation, room: Capacity) -> Told:
         taken = f"Every {facts.lane} slot is taken ({busy} at {workers})"
         return "lane_saturated", f"{taken}{_detail(facts, room)}."
     slots = f"{busy} slots for its lane are busy at {workers}"
-    return "ready", f"Nothing holds it back: {slots}; {_bell(facts)}."
+    sentence = f"Nothing holds it back: {slots}; {_bell(facts)}."
+    return "ready", f"{sentence} {_WANTS_MEMORY}." if facts.given_back_for == _MEMORY else sentence
 
 
 def _bell(facts: Explanation) -> str:

@@ -186,6 +186,11 @@ SELECT {VERDICT} AS verdict, {UNTIL} AS until, {WHY} AS why,
        job.priority, job.payload ->> 'slow' AS slow,
        job.max_attempts, job.crashes, job.locked_by, job.cancel_code, job.cancel_requested_at,
        job.failure_code, job.failure_message, job.result_reason, job.finished_at,
+       (SELECT CASE attempts.outcome WHEN 'released' THEN attempts.why END
+          FROM attempts
+         WHERE attempts.job_id = job.id
+         ORDER BY attempts.claim_no DESC
+         LIMIT 1) AS given_back_for,
        coalesce(job.locked_at < now() - fleet.lock_timeout, false) AS lock_expired,
        holder.host AS holder_host, holder.pid AS holder_pid,
        greatest(now() - holder.beat_at, interval '0') AS holder_silent_for,
@@ -245,6 +250,8 @@ class Explanation:
     failure_message: str | None
     result_reason: str | None
     finished_at: datetime | None
+    given_back_for: str | None
+    """Why the last attempt gave it back, if it did."""
     pause: str | None
     """Scope and name of a pause that matches it, whatever the verdict."""
     breaker: str | None
