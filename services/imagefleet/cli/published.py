@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.listing import Since, instant, show_pages
+from imagefleet.cli.listing import Since, Until, instant, show_pages, status_of
 from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import (
     Columns,
@@ -39,6 +39,7 @@ from imagefleet.cli.verbs import (
     Json,
     Limit,
     OfReference,
+    OfStatus,
     Wait,
     Within,
     call,
@@ -126,22 +127,29 @@ def _receipt(gone: Deletion) -> Fields:
 
 def list_images(
     reference: OfReference = None,
+    status: OfStatus = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
     as_json: Json = False,
 ) -> None:
-    """List images, the newest first.
+    """List images, the newest first: those of which all of it is true.
+
+    They are pending, ready, failed or deleted.
 
     For example:
 
         imagefleet images list --reference holiday/1.jpg --since 3d
+        imagefleet images list --status failed --since 2d --until 1d
         imagefleet images list --all --json | jq -r '.images[].imageId'
     """
     asked = {
         "reference": reference,
+        "status": status_of(status, ImageStatus),
         "createdAfter": instant(since),
+        "createdBefore": instant(until),
         "limit": str(limit),
         "cursor": cursor,
     }
