@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 
-from imagefleet.aws.queue import MOST_BYTES, EntryFailure, Message, Queue, Receipt
+from imagefleet.aws.queue import MOST_BYTES, EntryFailure, Message, Queue, ReceiptHandle
 from imagefleet.aws.session import open_session
 from tests.support.aws import Answer, Server, serving, settings_for, sqs_error
 from tests.support.emulators import CREDENTIALS
@@ -108,7 +108,7 @@ async def test_deletes_that_failed_are_repeated_alone(stack: AsyncExitStack) -> 
 
     queue, sqs = await a_queue_that(stack, refuse)
 
-    failures = await queue.delete([Receipt("m1", "h1"), Receipt("m2", "h2")])
+    failures = await queue.delete([ReceiptHandle("m1", "h1"), ReceiptHandle("m2", "h2")])
 
     assert codes(failures) == [None, None]
     assert sqs.batches == [["h1", "h2"], ["h1"]]
@@ -121,7 +121,7 @@ async def test_visibility_changes_answer_for_each_message(stack: AsyncExitStack)
     minute = timedelta(minutes=1)
 
     failures = await queue.change_visibility(
-        [(Receipt("m1", "h1"), minute), (Receipt("m2", "h2"), minute)]
+        [(ReceiptHandle("m1", "h1"), minute), (ReceiptHandle("m2", "h2"), minute)]
     )
 
     assert codes(failures) == ["MessageNotInflight", None]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from imagefleet.jobs.lifecycle import (
     FAILURE_SENTENCES,
     TRANSITIONS,
-    Actor,
     Completed,
     Failed,
     Outcome,
     Released,
     ResultReason,
     Retry,
+    Role,
     decide,
     failure_sentence,
 )
@@ -86,7 +86,7 @@ def test_every_open_state_can_reach_an_end() -> None:
 
 def test_a_job_is_born_queued_and_in_no_other_state() -> None:
     assert {JobState.QUEUED} == {state for state in JobState if is_legal(None, state)}
-    assert all(is_legal(None, JobState.QUEUED, actor) for actor in Actor)
+    assert all(is_legal(None, JobState.QUEUED, actor) for actor in Role)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_only_workers_claim_and_complete() -> None:
         (JobState.PROCESSING, JobState.PROCESSING),
         (JobState.PROCESSING, JobState.COMPLETED),
     ]:
-        allowed = {actor for actor in Actor if is_legal(source, target, actor)}
+        allowed = {actor for actor in Role if is_legal(source, target, actor)}
 
-        assert {Actor.WORKER} == allowed
+        assert {Role.WORKER} == allowed
 
 
 def test_the_rescuer_may_end_or_give_back_what_a_dead_worker_held() -> None:
@@ -115,13 +115,13 @@ def test_the_rescuer_may_end_or_give_back_what_a_dead_worker_held() -> None:
         (JobState.PROCESSING, JobState.FAILED),
         (JobState.FAILED_RETRYABLE, JobState.FAILED),
     ]:
-        allowed = {actor for actor in Actor if is_legal(source, target, actor)}
+        allowed = {actor for actor in Role if is_legal(source, target, actor)}
 
-        assert {Actor.WORKER, Actor.MAINTENANCE} == allowed
+        assert {Role.WORKER, Role.MAINTENANCE} == allowed
 
 
 def test_api_and_operators_only_ever_create() -> None:
-    for actor in (Actor.API, Actor.OPERATOR):
+    for actor in (Role.API, Role.OPERATOR):
         assert [edge.source for edge in TRANSITIONS if actor in edge.by] == [None]
 
 

@@ -4,7 +4,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, TRANSITIONS, Actor, ResultReason
+from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, TRANSITIONS, ResultReason, Role
 from imagefleet.jobs.model import TERMINAL, JobState
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.telemetry.metrics import END_EVENTS
@@ -40,7 +40,7 @@ def test_the_table_of_edges_is_the_one_in_the_code() -> None:
         (
             edge.source or "(new)",
             edge.target,
-            ", ".join(actor for actor in Actor if actor in edge.by),
+            ", ".join(actor for actor in Role if actor in edge.by),
             edge.when,
         )
         for edge in TRANSITIONS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from imagefleet.aws.queue import EntryFailure, Failures, Message, Queue, Receipt, Received
+from imagefleet.aws.queue import EntryFailure, Failures, Message, Queue, ReceiptHandle, Received
 from imagefleet.errors import Unavailable
 
 MOST_AT_ONCE = 10
@@ -111,7 +111,7 @@ class BadQueue:
             one.receives += 1
         return [
             Received(
-                receipt=Receipt(str(one.number), str(one.number)),
+                receipt=ReceiptHandle(str(one.number), str(one.number)),
                 body=one.body,
                 receive_count=one.receives,
                 sent_at=one.sent_at,
@@ -121,13 +121,15 @@ class BadQueue:
             for one in taken
         ]
 
-    async def delete(self, receipts: Sequence[Receipt]) -> Failures:
+    async def delete(self, receipts: Sequence[ReceiptHandle]) -> Failures:
         for receipt in receipts:
             if self.dice.random() >= self.manners.forgets:
                 self.stored.pop(int(receipt.message_id), None)
         return (None,) * len(receipts)
 
-    async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
+    async def change_visibility(
+        self, changes: Sequence[tuple[ReceiptHandle, timedelta]]
+    ) -> Failures:
         now = asyncio.get_running_loop().time()
         for receipt, span in changes:
             one = self.stored.get(int(receipt.message_id))

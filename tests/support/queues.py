@@ -17,7 +17,7 @@ from imagefleet.aws.queue import (
     Message,
     Queue,
     QueueDepth,
-    Receipt,
+    ReceiptHandle,
     Received,
 )
 from imagefleet.errors import FleetError
@@ -30,7 +30,7 @@ LONGEST_POLL = 0.05  # seconds, however long the caller wants to wait
 
 def a_message(body: str, *, receive_count: int = 1, message_id: str = "") -> Received:
     return Received(
-        receipt=Receipt(message_id or body, f"handle of {message_id or body}"),
+        receipt=ReceiptHandle(message_id or body, f"handle of {message_id or body}"),
         body=body,
         receive_count=receive_count,
         sent_at=datetime(2026, 1, 1, tzinfo=UTC),
@@ -53,8 +53,8 @@ class FakeQueue:
     """How many messages each receive asked for."""
     polls: list[timedelta] = field(default_factory=list)
     sent: list[Message] = field(default_factory=list)
-    deleted: list[Receipt] = field(default_factory=list)
-    changed: list[tuple[Receipt, timedelta]] = field(default_factory=list)
+    deleted: list[ReceiptHandle] = field(default_factory=list)
+    changed: list[tuple[ReceiptHandle, timedelta]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     say: FleetError | str | None = None
     depths: QueueDepth = field(
@@ -85,10 +85,12 @@ class FakeQueue:
         lost, self.lost = self.lost, []
         return lost
 
-    async def delete(self, receipts: Sequence[Receipt]) -> Failures:
+    async def delete(self, receipts: Sequence[ReceiptHandle]) -> Failures:
         return self._answer("delete", self.deleted, receipts)
 
-    async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
+    async def change_visibility(
+        self, changes: Sequence[tuple[ReceiptHandle, timedelta]]
+    ) -> Failures:
         return self._answer("change_visibility", self.changed, changes)
 
     async def depth(self) -> QueueDepth:

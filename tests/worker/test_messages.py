@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from imagefleet.aws.queue import Failures, Queue, Receipt, Received
+from imagefleet.aws.queue import Failures, Queue, ReceiptHandle, Received
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, JobMessage, Lane
 from imagefleet.worker import messages as messages_module
@@ -136,7 +136,7 @@ class SilentQueue(FakeQueue):
         super().__init__("silent")
         self.answers = asyncio.Event()
 
-    async def delete(self, receipts: Sequence[Receipt]) -> Failures:
+    async def delete(self, receipts: Sequence[ReceiptHandle]) -> Failures:
         await self.answers.wait()
         return await super().delete(receipts)
 

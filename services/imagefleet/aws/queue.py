@@ -54,7 +54,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ReceiptHandle:
     """What deletes a received message or changes its visibility."""
 
     message_id: str
@@ -65,7 +65,7 @@ class Receipt:
 class Received:
     """A message that is ours until its visibility timeout ends."""
 
-    receipt: Receipt
+    receipt: ReceiptHandle
     body: str
     receive_count: int
     """How often it was received, this time included, whatever became of it."""
@@ -143,7 +143,7 @@ class Queue:
                 raise answer
         return messages
 
-    async def delete(self, receipts: Sequence[Receipt]) -> Failures:
+    async def delete(self, receipts: Sequence[ReceiptHandle]) -> Failures:
         """Delete messages, by the newest handle we were given for each.
 
         Success with a handle that is not the newest of all proves nothing: the message may return.
@@ -165,7 +165,9 @@ class Queue:
                 self._newest.pop(receipt.message_id, None)
         return tuple(failures[handle] for handle in newest)
 
-    async def change_visibility(self, changes: Sequence[tuple[Receipt, timedelta]]) -> Failures:
+    async def change_visibility(
+        self, changes: Sequence[tuple[ReceiptHandle, timedelta]]
+    ) -> Failures:
         """Let messages come back after this long from now, at once for zero.
 
         Refused when a message is visible or gone, or its receive would be over 12 hours ago then.
@@ -278,10 +280,10 @@ class Queue:
             for failed in answer.get("Failed", ())
         }
 
-    def _newest_of(self, receipts: Sequence[Receipt]) -> list[str]:
+    def _newest_of(self, receipts: Sequence[ReceiptHandle]) -> list[str]:
         return [self._newest.get(receipt.message_id, receipt.handle) for receipt in receipts]
 
-    def _remember(self, receipt: Receipt) -> None:
+    def _remember(self, receipt: ReceiptHandle) -> None:
         self._newest.pop(receipt.message_id, None)
         self._newest[receipt.message_id] = receipt.handle
         if len(self._newest) > MOST_HANDLES:
@@ -327,7 +329,7 @@ def _received(message: "MessageTypeDef") -> Received:
     system = message.get("Attributes", {})
     milliseconds = int(system["SentTimestamp"])
     return Received(
-        receipt=Receipt(message["MessageId"], message["ReceiptHandle"]),
+        receipt=ReceiptHandle(message["MessageId"], message["ReceiptHandle"]),
         body=message["Body"],
         receive_count=int(system["ApproximateReceiveCount"]),
         sent_at=datetime.fromtimestamp(milliseconds / 1000, UTC),

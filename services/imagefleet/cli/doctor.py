@@ -15,7 +15,7 @@ import typer
 from imagefleet.cli.output import Columns, ExitCode, GivesWay, Table, finish, run_async, show
 from imagefleet.cli.verbs import Json
 from imagefleet.errors import FleetError, Misconfigured, NotFound
-from imagefleet.jobs.lifecycle import Actor
+from imagefleet.jobs.lifecycle import Role
 from imagefleet.jobs.model import Lane
 from imagefleet.settings import Aws, Database, load
 from imagefleet.settings.slices import Slice
@@ -42,7 +42,7 @@ Settings = TypeVar("Settings", bound=Slice)
 
 def doctor(
     role: Annotated[
-        Actor | None, typer.Option("--as", help="The process whose environment this is.")
+        Role | None, typer.Option("--as", help="The process whose environment this is.")
     ] = None,
     as_json: Json = False,
 ) -> None:

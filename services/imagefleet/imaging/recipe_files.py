@@ -54,7 +54,7 @@ _TABLES: Final[Mapping[int, type[FileTable]]] = dict(
 _LONGEST_SHOWN: Final = 60
 
 
-class Fault(NamedTuple):
+class RecipeFault(NamedTuple):
     """What is wrong at one place of the file."""
 
     where: Where
@@ -111,9 +111,9 @@ def _written(where: Where) -> str:
     return text.removeprefix(".") or "the file"
 
 
-def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[Fault]]:  # noqa: ANN401 - TOML or JSON
+def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[RecipeFault]]:  # noqa: ANN401 - TOML or JSON
     """The recipes that have no fault, and the faults of all the others."""
-    faults: list[Fault] = []
+    faults: list[RecipeFault] = []
     try:
         RecipesFile.model_validate(document)
     except ValidationError as error:
@@ -122,7 +122,9 @@ def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[Fault]]:
     if not isinstance(tables, dict):
         return {}, faults
     if "default" not in tables:
-        faults.append(Fault(("recipes",), "has no default, which uploads use that name no recipe"))
+        faults.append(
+            RecipeFault(("recipes",), "has no default, which uploads use that name no recipe")
+        )
     recipes: dict[str, Recipe] = {}
     for name, table in tables.items():
         here, images = ("recipes", name), dict[str, str]()
@@ -132,7 +134,7 @@ def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[Fault]]:
             continue
         if sum(map(len, set(images.values()))) > LONGEST_MARKS:
             why = f"its watermarks are larger than {LONGEST_MARKS * 3 // 4096} KiB together"
-            faults.append(Fault(here, why))
+            faults.append(RecipeFault(here, why))
             continue
         recipes[name] = recipe_of(name, RecipeTable.model_validate(table), images)
     return recipes, faults
@@ -140,20 +142,20 @@ def _read(document: Any, folder: Path) -> tuple[dict[str, Recipe], list[Fault]]:
 
 def _of_variants(
     variants: list[Any], at: Where, folder: Path, images: dict[str, str]
-) -> Iterator[Fault]:
+) -> Iterator[RecipeFault]:
     """The faults that are not those of a single key; the watermarks' files go to `images`."""
     made: dict[tuple[str, str], int] = {}
     for place, variant in enumerate(variants):
         if not isinstance(variant, dict):
             continue
         here = (*at, place)
-        yield from (Fault((*here, *key), why) for key, why in contradictions(variant))
+        yield from (RecipeFault((*here, *key), why) for key, why in contradictions(variant))
         for factor, output in product(factors_of(variant), outputs_of(variant)):
             name = named(variant.get("name"), factor)
             earlier = made.setdefault((name, output), place)
             if earlier != place:
                 why = f"{name} is made as {output} by variants[{earlier}] already: rename one"
-                yield Fault((*here, "name"), why)
+                yield RecipeFault((*here, "name"), why)
                 break
         mark = variant.get("watermark")
         image = mark.get("image") if isinstance(mark, dict) else None
@@ -161,10 +163,10 @@ def _of_variants(
             try:
                 images[image] = images.get(image) or _picture(folder / image)
             except ValueError as error:
-                yield Fault((*here, "watermark", "image"), str(error))
+                yield RecipeFault((*here, "watermark", "image"), str(error))
     if len(made) > MOST_VARIANTS:
         why = f"come to {len(made)} files, with every format and factor; at most {MOST_VARIANTS}"
-        yield Fault(at, why)
+        yield RecipeFault(at, why)
 
 
 def _picture(file: Path) -> str:
@@ -192,7 +194,7 @@ def _picture(file: Path) -> str:
     return base64.b64encode(content).decode()
 
 
-def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML or JSON
+def _fault(document: Any, error: ErrorDetails) -> RecipeFault:  # noqa: ANN401 - TOML or JSON
     """What pydantic found, at its place in the file, in words for whoever wrote it."""
     where: Where = ()
     inner: Any = document
@@ -203,17 +205,17 @@ def _fault(document: Any, error: ErrorDetails) -> Fault:  # noqa: ANN401 - TOML 
     key, given = error["loc"][-1] if error["loc"] else "", ascii(error["input"])[:_LONGEST_SHOWN]
     match error["type"]:
         case "missing":
-            return Fault((*where, key), "is missing")
+            return RecipeFault((*where, key), "is missing")
         case "extra_forbidden":
             fields = _TABLES[len(where)].model_fields
             known = [field.alias or name for name, field in fields.items()]
             near = get_close_matches(str(key), known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            return Fault(where, f"there is no such key; {hint}")
+            return RecipeFault(where, f"there is no such key; {hint}")
         case "string_pattern_mismatch":
-            return Fault(where, f"has to be {FORMS[error['ctx']['pattern']]}; given {given}")
+            return RecipeFault(where, f"has to be {FORMS[error['ctx']['pattern']]}; given {given}")
         case "model_type" | "dict_type":
-            return Fault(where, f"has to be a table; given {given}")
+            return RecipeFault(where, f"has to be a table; given {given}")
         case kind:
             said = re.sub(r"^\w+ should ", "has to ", error["msg"]).replace(" after validation", "")
-            return Fault(where, said if kind.startswith("too_") else f"{said}; given {given}")
+            return RecipeFault(where, said if kind.startswith("too_") else f"{said}; given {given}")

@@ -17,7 +17,7 @@ from imagefleet.jobs.model import CancelCode, JobState, JsonObject, Lane, Standi
 from imagefleet.jobs.policies import RetryPolicy
 
 
-class Actor(StrEnum):
+class Role(StrEnum):
     """Who changes a job's state; each is a database role of its own."""
 
     API = "api"
@@ -32,16 +32,16 @@ class Transition:
 
     source: JobState | None
     target: JobState
-    by: frozenset[Actor]
+    by: frozenset[Role]
     when: str
 
 
-_WORKER: Final = frozenset({Actor.WORKER})
-_WORKER_OR_RESCUER: Final = frozenset({Actor.WORKER, Actor.MAINTENANCE})
+_WORKER: Final = frozenset({Role.WORKER})
+_WORKER_OR_RESCUER: Final = frozenset({Role.WORKER, Role.MAINTENANCE})
 _GIVEN_UP: Final = "permanent error, attempts exhausted, cancelled, poison"
 
 TRANSITIONS: Final[tuple[Transition, ...]] = (
-    Transition(None, JobState.QUEUED, frozenset(Actor), "submit, replay, follow-up"),
+    Transition(None, JobState.QUEUED, frozenset(Role), "submit, replay, follow-up"),
     Transition(JobState.QUEUED, JobState.PROCESSING, _WORKER, "claim"),
     Transition(JobState.FAILED_RETRYABLE, JobState.PROCESSING, _WORKER, "claim"),
     Transition(JobState.PROCESSING, JobState.PROCESSING, _WORKER, "takeover of an expired lock"),

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from imagefleet.aws.queue import Message, Queue, Receipt, Received
+from imagefleet.aws.queue import Message, Queue, ReceiptHandle, Received
 from imagefleet.doorbell import ring_jobs
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.model import (
@@ -171,7 +171,7 @@ class DeadLetterSweeper:
         clock = asyncio.get_running_loop().time
         until = clock() + LONGEST_SWEEP
         by_finding: Counter[str] = Counter()
-        staying: list[Receipt] = []
+        staying: list[ReceiptHandle] = []
         try:
             while clock() < until and by_finding.total() < MOST_A_SWEEP:
                 received = await self._dead_letters.receive(most=10, wait=WAIT)
@@ -187,12 +187,12 @@ class DeadLetterSweeper:
 
     async def _clear(
         self, received: Sequence[Received], judgements: Sequence[Finding]
-    ) -> list[Receipt]:
+    ) -> list[ReceiptHandle]:
         """Delete what has said what it had to say; what is left."""
         rings = [judgement.ring for judgement in judgements if judgement.ring is not None]
         rung = {ring.job_id for ring in await ring_jobs(self._queues, rings)}
-        done: list[Receipt] = []
-        staying: list[Receipt] = []
+        done: list[ReceiptHandle] = []
+        staying: list[ReceiptHandle] = []
         for message, judgement in zip(received, judgements, strict=True):
             unheard = judgement.ring is not None and judgement.ring.job_id not in rung
             stays = judgement.found in STAYS or unheard

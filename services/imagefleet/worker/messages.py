@@ -25,7 +25,7 @@ from typing import Final, TypeAlias, TypeVar, assert_never
 
 import structlog
 
-from imagefleet.aws.queue import MOST_ENTRIES, Failures, Message, Queue, Receipt, Received
+from imagefleet.aws.queue import MOST_ENTRIES, Failures, Message, Queue, ReceiptHandle, Received
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError, InputRejected, Unavailable
 from imagefleet.jobs.kinds import JobKind
@@ -52,8 +52,8 @@ BUSY_DOUBLINGS: Final = 20  # any longer than SQS allows
 PUT_OFF_FOR: Final = timedelta(minutes=10)  # at most, of the first receives
 MOST_DEFERRED: Final = timedelta(hours=11)  # SQS refuses what ends 12 hours after the receive
 
-Change: TypeAlias = tuple[Receipt, timedelta]
-Said = TypeVar("Said", Receipt, Change)
+Change: TypeAlias = tuple[ReceiptHandle, timedelta]
+Said = TypeVar("Said", ReceiptHandle, Change)
 
 log = structlog.get_logger()
 
@@ -78,7 +78,7 @@ class Messages:
         """Know the visibility timeout of each queue, in which every receive begins."""
         self._spans = spans
         self._deletes_linger = deletes_linger
-        self._deletes: dict[Queue, Batcher[Receipt, None]] = {}
+        self._deletes: dict[Queue, Batcher[ReceiptHandle, None]] = {}
         self._changes: dict[Queue, Batcher[Change, None]] = {}
         self._now = asyncio.get_running_loop().time
 
@@ -128,11 +128,11 @@ class Messages:
         finally:
             await asyncio.gather(*(_close(batcher) for batcher in self._batchers()))
 
-    def _batchers(self) -> Sequence[Batcher[Receipt, None] | Batcher[Change, None]]:
+    def _batchers(self) -> Sequence[Batcher[ReceiptHandle, None] | Batcher[Change, None]]:
         return (*self._deletes.values(), *self._changes.values())
 
 
-async def _close(batcher: Batcher[Receipt, None] | Batcher[Change, None]) -> None:
+async def _close(batcher: Batcher[ReceiptHandle, None] | Batcher[Change, None]) -> None:
     if not await batcher.close(CLOSE_WITHIN):
         log.warning("message.unsaid", what=batcher.name)
 

@@ -273,7 +273,7 @@ async def test_of_two_that_want_the_last_place_one_gets_it(
 ) -> None:
     """Two are open already: the one before the test, and the one that holds them up."""
     await superuser.execute("UPDATE tenants SET max_open_jobs = 3 WHERE id = 'acme'")
-    app_of(running).state.limiting.tenants.of("acme").room = limiting.Room()
+    app_of(running).state.limiting.tenants.of("acme").room = limiting.Places()
 
     answers = await together(running, superuser, [(acme, {}, {}), (acme, {}, {}), (rival, {}, {})])
 
@@ -453,7 +453,7 @@ async def test_a_batch_of_which_one_cannot_be_answered_is_not_written(
     old = JOB | {"idempotencyKey": "old"}
     assert 202 == (await acme.post("/v1/jobs", json=old)).status_code
     await superuser.execute("UPDATE tenants SET max_open_jobs = 3 WHERE id = 'acme'")
-    app_of(running).state.limiting.tenants.of("acme").room = limiting.Room()
+    app_of(running).state.limiting.tenants.of("acme").room = limiting.Places()
 
     async def forgotten(*_: object) -> list[Unavailable]:
         return [Unavailable("database_conflict", "Forgotten.")]
@@ -470,7 +470,7 @@ async def test_keys_of_one_tenant_take_of_one_room(
 ) -> None:
     """Two are open already: the one before the test, and the one that holds them up."""
     await superuser.execute("UPDATE tenants SET max_open_jobs = 4 WHERE id = 'acme'")
-    app_of(running).state.limiting.tenants.of("acme").room = limiting.Room()
+    app_of(running).state.limiting.tenants.of("acme").room = limiting.Places()
     mine, theirs = a_key(), a_key()
 
     async with asyncio.TaskGroup() as group, held_up(running, superuser, acme):
@@ -498,7 +498,7 @@ async def test_who_waits_for_a_count_takes_no_connection_from_others(
     counts = app_of(running).state.limiting.tenants.of("acme")
     async with asyncio.TaskGroup() as group, driver_of(superuser).transaction():
         await superuser.execute("LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE")
-        counts.room = limiting.Room()
+        counts.room = limiting.Places()
         many = [group.create_task(acme.post("/v1/jobs", json=JOB)) for _ in range(MOST_POOLED + 1)]
         await eventually(lambda: len(counts.counting._waiters or ()) == len(many) - 1)
         assert 202 == (await rival.post("/v1/jobs", json=JOB)).status_code
@@ -518,7 +518,7 @@ async def test_nobody_in_a_write_waits_for_a_count(
     async with asyncio.TaskGroup() as group, held_up(running, superuser, rival):
         posted = [group.create_task(client.post("/v1/jobs", json=JOB)) for client in (acme, rival)]
         await eventually(partial(_as_many_wait, running, 2))
-        counts.room = limiting.Room(left=1)  # too old to be believed
+        counts.room = limiting.Places(left=1)  # too old to be believed
 
     assert [202, 202] == [task.result().status_code for task in posted]
     assert asked == [*ALONE, *ALONE]
@@ -530,7 +530,7 @@ async def test_nobody_waits_for_a_count_longer_than_for_a_connection(
     """Each after the other would wait as long as Postgres may be silent."""
     app = app_of(running)
     counts = app.state.limiting.tenants.of("acme")
-    counts.room = limiting.Room()
+    counts.room = limiting.Places()
     monkeypatch.setattr(limiting, "CONNECT_WITHIN", 0.05)
     async with counts.counting:
         with pytest.raises(Unavailable):
@@ -546,10 +546,10 @@ async def test_the_room_is_counted_once_for_all_who_ask_at_the_same_time(
     counts = app_of(running).state.limiting.tenants.of("acme")
     async with asyncio.TaskGroup() as group, driver_of(superuser).transaction():
         await superuser.execute("LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE")
-        counts.room = limiting.Room()  # nothing is known: all have to wait for the count
+        counts.room = limiting.Places()  # nothing is known: all have to wait for the count
         unknown = [group.create_task(acme.post("/v1/jobs", json=JOB)) for _ in range(5)]
         await eventually(lambda: len(counts.counting._waiters or ()) == len(unknown) - 1)
-        counts.room = limiting.Room(left=100)  # known, and too long ago
+        counts.room = limiting.Places(left=100)  # known, and too long ago
         known = await acme.post("/v1/jobs", json=JOB)
         assert {task.done() for task in unknown} == {False}
 

@@ -11,8 +11,8 @@ from imagefleet.jobs.model import JobId, JobState, Lane
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.bookkeeping import fold_entries, fold_ledger, forget_empty_counts
 from imagefleet.store.fleet.ledger import (
+    Depth,
     Ledger,
-    OpenJobs,
     read_balance,
     read_ledger,
     sample_depths,
@@ -332,7 +332,7 @@ async def test_until_the_book_is_open_depths_are_counted_and_the_ledger_says_not
     await superuser.execute("UPDATE ledger_proof SET opened_at = NULL")
 
     assert None is await read_ledger(maintenance)
-    assert [OpenJobs(type="noop", state="queued", lane="fast", jobs=1)] == await sample_depths(
+    assert [Depth(type="noop", state="queued", lane="fast", jobs=1)] == await sample_depths(
         maintenance
     )
     assert 1 == (await read_balance(maintenance)).open, "which operators asked for: it is counted"

@@ -12,11 +12,11 @@ import pytest
 from imagefleet.errors import ClaimLost, NotFound
 from imagefleet.jobs.lifecycle import (
     TRANSITIONS,
-    Actor,
     Completed,
     Outcome,
     Released,
     Retry,
+    Role,
 )
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope
 from imagefleet.store.database import Connection
@@ -206,53 +206,53 @@ class Case:
     """A statement of the store, who runs it, and all that it does to jobs in any situation."""
 
     run: Callable[[Connection, MadeJob], Awaitable[None]]
-    by: Actor
+    by: Role
     edges: frozenset[Edge] = frozenset()
 
 
 STATEMENTS = MappingProxyType(
     {
-        "replay": Case(replay, Actor.API),
+        "replay": Case(replay, Role.API),
         "claim": Case(
             claim,
-            Actor.WORKER,
+            Role.WORKER,
             CLAIMS | {(PROCESSING, PROCESSING), (PROCESSING, FAILED)},
         ),
-        "renew": Case(renew, Actor.WORKER),
-        "progress": Case(progress, Actor.WORKER),
-        "complete": Case(settle(Completed()), Actor.WORKER, frozenset({(PROCESSING, COMPLETED)})),
+        "renew": Case(renew, Role.WORKER),
+        "progress": Case(progress, Role.WORKER),
+        "complete": Case(settle(Completed()), Role.WORKER, frozenset({(PROCESSING, COMPLETED)})),
         "retry": Case(
             settle(UNAVAILABLE),
-            Actor.WORKER,
+            Role.WORKER,
             # flagged, or attempts exhausted
             frozenset({(PROCESSING, FAILED_RETRYABLE), (PROCESSING, FAILED)}),
         ),
         "retry after a crash": Case(
             settle(Retry(code="crashed", message="It crashed.", crashed=True)),
-            Actor.WORKER,
+            Role.WORKER,
             frozenset({(PROCESSING, FAILED_RETRYABLE), (PROCESSING, FAILED)}),  # flagged, or poison
         ),
-        "fail": Case(settle(CORRUPT), Actor.WORKER, frozenset({(PROCESSING, FAILED)})),
+        "fail": Case(settle(CORRUPT), Role.WORKER, frozenset({(PROCESSING, FAILED)})),
         "release": Case(
             settle(Released(why="drain")),
-            Actor.WORKER,
+            Role.WORKER,
             frozenset({(PROCESSING, FAILED_RETRYABLE), (PROCESSING, FAILED)}),  # flagged
         ),
-        "cancel": Case(cancel, Actor.WORKER),
-        "drain and retire": Case(drain, Actor.WORKER),
-        "trip and close a breaker": Case(trip_and_close, Actor.WORKER),
-        "ring now": Case(ring, Actor.OPERATOR),
-        "confirm rings": Case(confirm, Actor.OPERATOR),
-        "dispatch": Case(dispatch, Actor.MAINTENANCE),
-        "pause and resume": Case(pause_and_resume, Actor.OPERATOR),
-        "force and reset a breaker": Case(force_and_reset, Actor.OPERATOR),
+        "cancel": Case(cancel, Role.WORKER),
+        "drain and retire": Case(drain, Role.WORKER),
+        "trip and close a breaker": Case(trip_and_close, Role.WORKER),
+        "ring now": Case(ring, Role.OPERATOR),
+        "confirm rings": Case(confirm, Role.OPERATOR),
+        "dispatch": Case(dispatch, Role.MAINTENANCE),
+        "pause and resume": Case(pause_and_resume, Role.OPERATOR),
+        "force and reset a breaker": Case(force_and_reset, Role.OPERATOR),
         "rescue": Case(
             rescue,
-            Actor.MAINTENANCE,
+            Role.MAINTENANCE,
             frozenset({(PROCESSING, FAILED_RETRYABLE), (PROCESSING, FAILED)}),  # flagged, or poison
         ),
-        "prune": Case(prune, Actor.MAINTENANCE),
-        "read": Case(read, Actor.API),
+        "prune": Case(prune, Role.MAINTENANCE),
+        "read": Case(read, Role.API),
     }
 )
 
@@ -306,14 +306,14 @@ def test_every_edge_of_the_lifecycle_is_taken_by_some_statement() -> None:
     }
     # Allowed, so that a waiting job can be given up without a claim; nobody does it at present.
     assert {
-        (FAILED_RETRYABLE, FAILED, Actor.WORKER),
-        (FAILED_RETRYABLE, FAILED, Actor.MAINTENANCE),
+        (FAILED_RETRYABLE, FAILED, Role.WORKER),
+        (FAILED_RETRYABLE, FAILED, Role.MAINTENANCE),
     } == missing
 
 
-@pytest.mark.parametrize("by", list(Actor))
+@pytest.mark.parametrize("by", list(Role))
 async def test_every_role_may_create_a_job_and_it_is_queued(
-    by: Actor, database: Database, superuser: Connection
+    by: Role, database: Database, superuser: Connection
 ) -> None:
     submission = a_submission(target="image:1")
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import TRANSITIONS, Actor, Completed, Outcome, Released, Retry
+from imagefleet.jobs.lifecycle import TRANSITIONS, Completed, Outcome, Released, Retry, Role
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.store.database import Connection
@@ -181,13 +181,13 @@ class Case:
     source: JobState | None
     target: JobState
     when: str
-    by: Actor
+    by: Role
     how: How
     ended: Ended | None = None
     code: str | None = None
 
 
-def failed(when: str, by: Actor, how: How, ended: Ended, code: str) -> Case:
+def failed(when: str, by: Role, how: How, ended: Ended, code: str) -> Case:
     return Case(source=PROCESSING, target=FAILED, when=when, by=by, how=how, ended=ended, code=code)
 
 
@@ -197,16 +197,16 @@ def given_up(when: str, code: str) -> list[Case]:
             source=FAILED_RETRYABLE, target=FAILED, when=when, by=by, how=give_up(code),
             ended=("retried", "unavailable", True), code=code,
         )
-        for by in (Actor.WORKER, Actor.MAINTENANCE)
+        for by in (Role.WORKER, Role.MAINTENANCE)
     ]  # fmt: skip
 
 
 QUARANTINE, CANCELLED = Lane.QUARANTINE, CancelCode.CANCELLED
-W, M = Actor.WORKER, Actor.MAINTENANCE
+W, M = Role.WORKER, Role.MAINTENANCE
 
 CASES: tuple[Case, ...] = (
-    *(Case(source=None, target=QUEUED, when="submit", by=by, how=submit) for by in Actor),
-    Case(source=None, target=QUEUED, when="replay", by=Actor.OPERATOR, how=replay_as_operator),
+    *(Case(source=None, target=QUEUED, when="submit", by=by, how=submit) for by in Role),
+    Case(source=None, target=QUEUED, when="replay", by=Role.OPERATOR, how=replay_as_operator),
     Case(source=None, target=QUEUED, when="replay", by=W, how=replay_by_redrive),
     Case(source=None, target=QUEUED, when="follow-up", by=W, how=follow_up),
     Case(source=QUEUED, target=PROCESSING, when="claim", by=W, how=claim(QUEUED)),

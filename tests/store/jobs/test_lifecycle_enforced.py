@@ -13,7 +13,7 @@ import pytest
 
 from imagefleet.embedded.cluster import installed_software
 from imagefleet.jobs.lifecycle import (
-    Actor,
+    Role,
 )
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobState, Verdict
 from imagefleet.store.database import Connection
@@ -76,9 +76,9 @@ async def refusal(connection: Connection, statement: str, *arguments: object) ->
     return None
 
 
-def expected_refusal(source: JobState, target: JobState, by: Actor | None) -> str | None:
+def expected_refusal(source: JobState, target: JobState, by: Role | None) -> str | None:
     """`by` None is somebody whom no grant holds back."""
-    if by in {Actor.API, Actor.OPERATOR}:
+    if by in {Role.API, Role.OPERATOR}:
         return "42501"
     stays = source is target and source in {QUEUED, FAILED_RETRYABLE}  # no change of state
     return None if stays or is_legal(source, target, by) else "IF001"
@@ -89,15 +89,15 @@ def expected_refusal(source: JobState, target: JobState, by: Actor | None) -> st
     [
         ("superuser", None),
         ("owner", None),
-        ("worker", Actor.WORKER),
-        ("maintenance", Actor.MAINTENANCE),
-        ("api", Actor.API),
-        ("operator", Actor.OPERATOR),
+        ("worker", Role.WORKER),
+        ("maintenance", Role.MAINTENANCE),
+        ("api", Role.API),
+        ("operator", Role.OPERATOR),
     ],
 )
 async def test_no_role_may_take_an_edge_that_is_not_its_own(
     role: str,
-    by: Actor | None,
+    by: Role | None,
     database: Database,
     worker: Connection,
     superuser: Connection,
@@ -108,7 +108,7 @@ async def test_no_role_may_take_an_edge_that_is_not_its_own(
         found = {
             (source, target): await refusal(
                 connection,
-                change_of_state(target, everything=by is not Actor.MAINTENANCE) + "$1",
+                change_of_state(target, everything=by is not Role.MAINTENANCE) + "$1",
                 jobs[source].job_id,
             )
             for source, target in product(JobState, JobState)

@@ -81,7 +81,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Room:
+class Places:
     """For how many more open jobs there was room, less those that came since."""
 
     left: int = 0
@@ -100,10 +100,10 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenJobs:
+class Rooms:
     """The rooms that a new job takes a place in."""
 
-    rooms: tuple[tuple[str, Room], ...]
+    rooms: tuple[tuple[str, Places], ...]
 
     @property
     def left(self) -> int:
@@ -135,7 +135,7 @@ class Counts:
     bodies: int = 0  # of JSON, that are being read
     held: int = 0  # bytes of them
     streams: int = 0
-    room: Room = field(default_factory=Room)
+    room: Places = field(default_factory=Places)
     counting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -211,7 +211,7 @@ class Limiting:
         if wait > 0:
             raise refusal(name, wait)
 
-    async def open_jobs(self, connection: Connection, key: ApiKey, jobs: int) -> OpenJobs:
+    async def open_jobs(self, connection: Connection, key: ApiKey, jobs: int) -> Rooms:
         """The room for this many new jobs; counted now where what was counted is of no use.
 
         Roughly: limits protect, they do not bill. A process that counted room uses up half of it,
@@ -245,18 +245,18 @@ class Limiting:
         most = self.of(key.tenant_id, KEY_OPEN_JOBS)
         left = await room_for_jobs(connection, key.tenant_id, str(key.id), most)
         ours, mine = self.tenants.of(key.tenant_id), self.keys.of(key.id)
-        ours.room, mine.room = (Room.counted(places) for places in left)
+        ours.room, mine.room = (Places.counted(places) for places in left)
 
     def _knows_room(self, key: ApiKey, jobs: int) -> bool:
         rooms, counting = self.rooms_of(key), self.tenants.of(key.tenant_id).counting
         return rooms.are_known_for(jobs) or (counting.locked() and rooms.left >= jobs)
 
-    def rooms_of(self, key: ApiKey) -> OpenJobs:
+    def rooms_of(self, key: ApiKey) -> Rooms:
         """What is known; to be taken from before anybody counts again."""
         rooms = ((OPEN_JOBS, self.tenants.of(key.tenant_id).room),)
         if self.of(key.tenant_id, KEY_OPEN_JOBS) == LIMITS[KEY_OPEN_JOBS].default:
-            return OpenJobs(rooms)
-        return OpenJobs(((KEY_OPEN_JOBS, self.keys.of(key.id).room), *rooms))
+            return Rooms(rooms)
+        return Rooms(((KEY_OPEN_JOBS, self.keys.of(key.id).room), *rooms))
 
     @contextmanager
     def stream(self, key: ApiKey) -> Iterator[None]:

@@ -16,7 +16,7 @@ from imagefleet.jobs.kinds import URGENT_BELOW
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.jobs.shapes.jobs import ExplanationView
-from imagefleet.store.fleet.statistics import Room
+from imagefleet.store.fleet.statistics import Capacity
 from imagefleet.store.jobs.inspection import MOST_AHEAD, Explanation
 
 Told: TypeAlias = tuple[str, str]  # a stable word for the reason, and the sentence
@@ -25,7 +25,7 @@ Told: TypeAlias = tuple[str, str]  # a stable word for the reason, and the sente
 def explanation(
     job_id: UUID,
     facts: Explanation,
-    room: Room,
+    room: Capacity,
     pauses: Sequence[PauseView],
     breakers: Sequence[BreakerView],
 ) -> ExplanationView:
@@ -64,7 +64,7 @@ def _why_there(facts: Explanation) -> str:
 
 def told(
     facts: Explanation,
-    room: Room,
+    room: Capacity,
     pauses: Sequence[PauseView],
     breakers: Sequence[BreakerView],
 ) -> Told:
@@ -223,7 +223,7 @@ def _breaker(facts: Explanation, breakers: Sequence[BreakerView]) -> str:
     return f"{which} is open until {_moment(facts.until)}."
 
 
-def _ready(facts: Explanation, room: Room) -> Told:
+def _ready(facts: Explanation, room: Capacity) -> Told:
     if room.workers == 0:
         both = f"jobs of the type {facts.type} from the lane {facts.lane}"
         sentence = f"No living worker takes {both}, though some take the type and some the lane."
@@ -247,7 +247,7 @@ def _bell(facts: Explanation) -> str:
     return f"it takes its turn to be announced since {_moment(facts.ring_due_at)}{behind}"
 
 
-def _detail(facts: Explanation, room: Room) -> str:
+def _detail(facts: Explanation, room: Capacity) -> str:
     """Which of the slots are the lane's own, and which are taken by other lanes' jobs."""
     match facts.lane:
         case Lane.FAST if room.slots > room.own:

@@ -75,7 +75,7 @@ class LetterChoice(_Lately):
         )
 
 
-class Listing(LetterChoice):
+class LetterQuery(LetterChoice):
     """The open ones, or with `all` the history."""
 
     id_prefix: Annotated[str, Field(pattern=ID_PREFIX)] | None = None
@@ -123,7 +123,7 @@ class ReplayRequest(_Chosen):
 
 @router.get("/v1/operator/dead-letters", **described("List dead letters", LetterPage, 404))
 async def find_letters(
-    request: Request, _key: Operator, tools: ToolsHere, asked: Annotated[Listing, Query()]
+    request: Request, _key: Operator, tools: ToolsHere, asked: Annotated[LetterQuery, Query()]
 ) -> Response:
     """The open ones, oldest first; with `all` the history, whole or by tenant or fingerprint.
 

@@ -115,7 +115,7 @@ SELECT oldest.type, oldest.state, counted.lane, count(*)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJobs:
+class Depth:
     """How many open jobs of one type, state and lane there are."""
 
     type: str
@@ -124,9 +124,9 @@ class OpenJobs:
     jobs: int
 
 
-async def sample_depths(connection: Connection, *, limit: int = 10_000) -> Sequence[OpenJobs]:
+async def sample_depths(connection: Connection, *, limit: int = 10_000) -> Sequence[Depth]:
     """Counts for gauges, from the book; of each no further than `limit` while that is not open."""
-    return [OpenJobs(**row) for row in await connection.fetch(SAMPLE_DEPTHS, limit)]
+    return [Depth(**row) for row in await connection.fetch(SAMPLE_DEPTHS, limit)]
 
 
 SAMPLE_OLDEST: Final = f"""

@@ -140,7 +140,7 @@ SELECT count(*) AS workers, coalesce(sum(room.slots), 0)::bigint AS slots,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Capacity:
     """The living workers that take jobs of one type in one lane, and how busy they are."""
 
     workers: int
@@ -159,10 +159,10 @@ class Room:
         return 0 < self.slots <= self.busy
 
 
-async def room_for_job(connection: Connection, lane: str, job_type: str) -> Room:
+async def room_for_job(connection: Connection, lane: str, job_type: str) -> Capacity:
     """Whether anybody could take such a job now."""
     (row,) = await connection.fetch(ROOM_FOR_JOB, lane, job_type)
-    return Room(**dict(row))
+    return Capacity(**dict(row))
 
 
 # What stands in SQS is a few times the window; where it is more, counting further tells no more.
