@@ -240,7 +240,7 @@ async def test_a_clash_that_comes_to_light_when_it_is_stored_keeps_the_key_of_it
         return await acme.post("/v1/images", content=a_jpeg(), headers=headers, params=params)
 
     async def are_held() -> bool:
-        return 2 == await superuser.fetchval(WRITERS_HELD)
+        return bool(2 == await superuser.fetchval(WRITERS_HELD))
 
     async with asyncio.TaskGroup() as group, superuser.transaction():
         await superuser.execute("LOCK TABLE jobs IN SHARE MODE")  # may be read, not written
