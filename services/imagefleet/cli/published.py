@@ -135,24 +135,17 @@ def list_images(
     every_page: All = False,
     as_json: Json = False,
 ) -> None:
-    """List images, the newest first: those of which all of it is true.
-
-    They are pending, ready, failed or deleted.
+    """List images, the newest first: pending, ready, failed or deleted ones.
 
     For example:
 
-        imagefleet images list --reference holiday/1.jpg --since 3d
-        imagefleet images list --status failed --since 2d --until 1d
+        imagefleet images list --status failed --since 3d --until 1d
         imagefleet images list --all --json | jq -r '.images[].imageId'
     """
     asked = {
-        "reference": reference,
-        "status": status_of(status, ImageStatus),
-        "createdAfter": instant(since),
-        "createdBefore": instant(until),
-        "limit": str(limit),
-        "cursor": cursor,
-    }
+        "reference": reference, "status": status_of(status, ImageStatus), "cursor": cursor,
+        "createdAfter": instant(since), "createdBefore": instant(until), "limit": str(limit),
+    }  # fmt: skip
     show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),
