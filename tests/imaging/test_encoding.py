@@ -361,6 +361,35 @@ def test_a_drawn_picture_is_not_larger_than_its_source(to: ImageFormat) -> None:
     assert len(made(opened(source), origin._replace(drawn=False), format=to)) > len(source)
 
 
+def test_a_lossless_source_that_took_long_is_not_outgrown() -> None:
+    """Only what is drawn and came out larger than such a source is encoded so slowly."""
+    slowly = io.BytesIO()
+    page().save(slowly, "WEBP", lossless=True, quality=100, method=6)
+    source = slowly.getvalue()
+    origin = Origin(WEBP, Size(*page().size), len(source), drawn=True)
+
+    encoded = made(opened(source), origin)
+
+    assert is_lossless(encoded.content)
+    assert same(opened(encoded.content), page())
+    assert len(encoded) <= len(source) < len(made(opened(source)))
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        pytest.param(TAKEN._replace(size_bytes=1), id="a photo"),
+        pytest.param(DRAWN._replace(size_bytes=1), id="scaled"),
+        pytest.param(Origin(PNG, Size(600, 400), 1, drawn=True), id="of another format"),
+        pytest.param(Origin(WEBP, Size(600, 400), 10**7, drawn=True), id="smaller than its source"),
+    ],
+)
+def test_nothing_else_is_encoded_slowly(origin: Origin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_SLOWEST", "not to be used")
+    assert made(page(), origin)
+    assert made(page(), origin, lossless=Lossless.ALWAYS)
+
+
 def test_no_quality_is_given_up_for_a_source_that_is_smaller_at_half_of_it() -> None:
     tiny = Origin(WEBP, Size(*photo().size), 100, drawn=True)
 
