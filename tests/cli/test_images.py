@@ -10,12 +10,14 @@ import pytest
 from imagefleet.cli.output import ExitCode
 from imagefleet.jobs.images import Emptied
 from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.model import JobId
 from imagefleet.store.database import Connection
 from tests.cli.conftest import Cli
 from tests.support.api import ACME, Running, published, uploaded
 from tests.support.eventually import eventually
 from tests.support.factories import CORRUPT, settle_job
 from tests.support.http import a_jpeg, claimed
+from tests.support.rows import job_row
 
 
 @pytest.fixture
@@ -198,6 +200,86 @@ async def test_an_image_is_replaced(
     assert 2 == await owner.fetchval("SELECT count(*) FROM image_sources")
     newest = "SELECT payload ->> 'recipe' FROM jobs ORDER BY target_seq DESC LIMIT 1"
     assert "avif" == await owner.fetchval(newest)
+
+
+async def test_every_verb_that_makes_a_job_of_an_image_takes_the_terms_of_a_job(
+    produce: Cli, image_id: str, picture: str, superuser: Connection
+) -> None:
+    parent = (await produce("jobs", "submit", "noop", "--json")).json()["jobId"]
+    verbs = {
+        "submitted": ("submit", picture),
+        "replaced": ("images", "replace", image_id, picture),
+        "rendered": ("images", "reprocess", image_id),
+        "of a set": ("images", "reprocess", "--recipe-was", "default"),
+    }
+
+    for name, verb in verbs.items():
+        ended = await produce(
+            *verb, "--json", "--priority", "7", "--run-at", "2090-01-01T06:00",
+            "--dedup-key", name, "--correlation-id", "order-7", "--parent", parent,
+            "--max-attempts", "2",
+        )  # fmt: skip
+
+        assert ended.code == ExitCode.DONE, ended.err
+        answer = ended.json()
+        job_id = (answer[0] if isinstance(answer, list) else answer)["jobId"]
+        row = await job_row(superuser, JobId(UUID(job_id)))
+        kept = ("priority", "dedup_key", "correlation_id", "max_attempts")
+        assert [7, name, "order-7", 2] == [row[column] for column in kept]
+        assert parent == str(row["parent_job_id"])
+        assert f"{row['run_at']:%Y-%m-%d %H:%M %Z}" == "2090-01-01 06:00 UTC"
+
+
+async def test_one_dedup_key_is_not_for_many_images(
+    produce: Cli, image_id: str, picture: str, owner: Connection
+) -> None:
+    """All but the first would be answered with its job, and not be made."""
+    jobs = await owner.fetchval("SELECT count(*) FROM jobs")
+
+    for verb in (("submit", picture, picture), ("images", "reprocess", image_id, image_id)):
+        ended = await produce(*verb, "--dedup-key", "front page")
+
+        assert ended.code == ExitCode.USAGE
+        assert "--dedup-key is for one image" in ended.err
+    assert jobs == await owner.fetchval("SELECT count(*) FROM jobs")
+
+
+async def test_images_are_listed_by_status_and_by_time(
+    produce: Cli, image_id: str, running: Running, superuser: Connection
+) -> None:
+    async with running.client() as client:
+        pending = (await uploaded(client))["imageId"]
+    await superuser.execute(
+        "UPDATE images SET created_at = now() - interval '3 days' WHERE id = $1", UUID(pending)
+    )
+
+    async def listed(*words: str) -> list[str]:
+        ended = await produce("images", "list", "--json", *words)
+        assert ended.code == ExitCode.DONE, ended.err
+        return [image["imageId"] for image in ended.json()["images"]]
+
+    assert [image_id] == await listed("--status", "ready")
+    assert [pending] == await listed("--status", "pending")
+    assert [] == await listed("--status", "failed", "--all")
+    assert [image_id] == await listed("--since", "2d")
+    assert [pending] == await listed("--since", "4d", "--until", "2d")
+    assert [] == await listed("--until", "4d")
+
+
+@pytest.mark.parametrize(
+    ("noun", "known"),
+    [
+        ("images", "pending, ready, failed, deleted"),
+        ("jobs", "queued, processing, completed, failed_retryable, failed"),
+    ],
+)
+async def test_a_status_that_there_is_not_is_told_which_there_are(
+    produce: Cli, noun: str, known: str
+) -> None:
+    ended = await produce(noun, "list", "--status", "done")
+
+    assert ended.code == ExitCode.USAGE
+    assert f"--status is one of {known}, not 'done'" in " ".join(ended.err.split())
 
 
 @pytest.mark.parametrize("waiting", [(), ("--wait",)])

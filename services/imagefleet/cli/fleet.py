@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, Until, instant, route, show_pages
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
@@ -176,7 +176,7 @@ def _walked(walk: Document) -> list[str]:
 
 def audit(
     since: Since = "1d",
-    until: Annotated[str | None, typer.Option(help="Until then, in the same forms.")] = None,
+    until: Until = None,
     by: Annotated[
         str | None, typer.Option(help="Only by this one: a key's name or id, user@host, a process.")
     ] = None,

@@ -9,13 +9,19 @@ from imagefleet.cli.naming import ImageId, ImageIds
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
 from imagefleet.cli.published import download, list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
-from imagefleet.cli.submit import a_file, readable
+from imagefleet.cli.submit import a_file, readable, terms
 from imagefleet.cli.verbs import (
     WITHIN,
     All,
+    Correlation,
+    DedupKey,
     Json,
+    MaxAttempts,
     OfReference,
+    Parent,
+    Priority,
     Recipe,
+    RunAt,
     Wait,
     Within,
     Yes,
@@ -49,6 +55,12 @@ def reprocess(
             help="Those that have this recipe; with 8 or more digits of its hash, this version.",
         ),
     ] = None,
+    priority: Priority = None,
+    run_at: RunAt = None,
+    dedup_key: DedupKey = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    max_attempts: MaxAttempts = None,
     wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
@@ -61,22 +73,25 @@ def reprocess(
 
     For example:
 
-        imagefleet images reprocess --recipe avif 0199a5c2-7d41
+        imagefleet images reprocess --recipe avif --priority 20 0199a5c2-7d41
         imagefleet images reprocess --recipe-was default --recipe avif --wait
         imagefleet images reprocess --recipe-was default@5f0c2a91
     """
     named = filled(all_images=every_image or None, reference=reference, recipe_was=recipe_was)
     if len(named) + bool(images) != 1:
         raise Misconfigured(_ONE_SET)
+    told = terms(
+        priority, run_at, dedup_key, correlation_id, parent, max_attempts, jobs=len(images)
+    )
     nothing = dict.fromkeys(("jobId", "status", "error"))
     results = [Result(image, {"imageId": image, **nothing}) for image in images]
 
     async def again(client: ApiClient, result: Result) -> None:
-        result.accepted(await client.reprocess(result.name, recipe=recipe))
+        result.accepted(await client.reprocess(result.name, recipe=recipe, terms=told))
 
     if named:
         payload = named | filled(recipe=recipe or None)
-        accepted = call(lambda client: client.submit_job("reprocess_images", payload)).shape
+        accepted = call(lambda client: client.submit_job("reprocess_images", payload, told)).shape
         results = [Result(str(accepted.job_id), {**nothing})]
         results[0].accepted(accepted)
     run_async(each(results, None if named else again, within if wait else None))
@@ -94,6 +109,12 @@ def replace(
         ),
     ],
     recipe: Recipe = None,
+    priority: Priority = None,
+    run_at: RunAt = None,
+    dedup_key: DedupKey = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    max_attempts: MaxAttempts = None,
     wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
@@ -104,9 +125,10 @@ def replace(
 
         imagefleet images replace --wait 0199a5c2-7d41 photo.jpg
     """
+    told = terms(priority, run_at, dedup_key, correlation_id, parent, max_attempts)
 
     async def replaced(client: ApiClient) -> Result:
-        accepted = await client.replace_image(image_id, content, recipe=recipe)
+        accepted = await client.replace_image(image_id, content, recipe=recipe, terms=told)
         result = Result(str(file), {"imageId": str(accepted.image_id)})
         result.accepted(accepted)
         if wait:

@@ -9,7 +9,7 @@ import httpx
 import typer
 
 from imagefleet.cli.job_types import list_job_types
-from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages, status_of
 from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
@@ -34,6 +34,7 @@ from imagefleet.cli.verbs import (
     Cursor,
     Json,
     Limit,
+    OfStatus,
     OfTarget,
     OfTenant,
     OfType,
@@ -200,7 +201,7 @@ def _seen(job: JobView) -> Fields:
 
 @app.command("list")
 def list_jobs(
-    status: Annotated[JobState | None, typer.Option(help="Only these.")] = None,
+    status: OfStatus = None,
     job_type: OfType = None,
     correlation_id: Correlation = None,
     parent: Parent = None,
@@ -218,6 +219,8 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
 
+    They are queued, processing, failed_retryable, completed or failed.
+
     For example:
 
         imagefleet jobs list --status failed --since 2h
@@ -227,7 +230,7 @@ def list_jobs(
     """
     oversees = everybody or tenant is not None
     parameters = {
-        "status": status.value if status else None,
+        "status": status_of(status, JobState),
         "jobType": job_type,
         "correlationId": correlation_id,
         "parentJobId": parent and whole(parent, EVERY_JOB if oversees else JOBS),

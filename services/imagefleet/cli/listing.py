@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias, Unpack
 
 import typer
@@ -23,6 +24,8 @@ Since = Annotated[
         metavar="TIME", help="From then on: 90s, 15m, 2h, 3d, 1w ago, or a time; it is UTC."
     ),
 ]
+
+Until = Annotated[str | None, typer.Option(help="Until then, in the same forms.")]
 
 Parameters: TypeAlias = Mapping[str, str | None]
 Page: TypeAlias = Document | Reply[Any]
@@ -84,6 +87,14 @@ def _print_items(things: list[object], name: str, *, first: bool) -> None:
     for place, thing in enumerate(things):
         before = f'{{"{name}": [\n' if first and not place else ","
         print_json(thing, on_a_line=True, before=before)
+
+
+def status_of(told: str | None, known: type[StrEnum]) -> str | None:
+    """A status that somebody typed, if there is such a one of what is listed."""
+    if told is not None and told not in list(known):
+        detail = f"--status is one of {', '.join(known)}, not {told!r}"
+        raise Misconfigured(detail)
+    return told
 
 
 def instant(told: str | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import httpx
 import typer
 
-from imagefleet.cli.listing import Since, instant, show_pages
+from imagefleet.cli.listing import Since, Until, instant, show_pages, status_of
 from imagefleet.cli.naming import ImageId
 from imagefleet.cli.output import (
     Columns,
@@ -39,6 +39,7 @@ from imagefleet.cli.verbs import (
     Json,
     Limit,
     OfReference,
+    OfStatus,
     Wait,
     Within,
     call,
@@ -126,25 +127,25 @@ def _receipt(gone: Deletion) -> Fields:
 
 def list_images(
     reference: OfReference = None,
+    status: OfStatus = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
     as_json: Json = False,
 ) -> None:
-    """List images, the newest first.
+    """List images, the newest first: pending, ready, failed or deleted ones.
 
     For example:
 
-        imagefleet images list --reference holiday/1.jpg --since 3d
+        imagefleet images list --status failed --since 3d --until 1d
         imagefleet images list --all --json | jq -r '.images[].imageId'
     """
     asked = {
-        "reference": reference,
-        "createdAfter": instant(since),
-        "limit": str(limit),
-        "cursor": cursor,
-    }
+        "reference": reference, "status": status_of(status, ImageStatus), "cursor": cursor,
+        "createdAfter": instant(since), "createdBefore": instant(until), "limit": str(limit),
+    }  # fmt: skip
     show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),

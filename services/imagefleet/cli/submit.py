@@ -20,9 +20,13 @@ from imagefleet.cli.verbs import (
     STDIN,
     WITHIN,
     Correlation,
+    DedupKey,
     Json,
+    MaxAttempts,
     Parent,
+    Priority,
     Recipe,
+    RunAt,
     Wait,
     Within,
     call,
@@ -36,6 +40,7 @@ from imagefleet.jobs.shapes.shape import AcceptedJob
 MOST_READ: Final = 2**30  # bytes that are kept on this machine; of an image the API takes less
 PIECE: Final = 2**18
 _ONE_STDIN: Final = "- is the standard input: name it once, and without --keep-path"
+_ONE_JOB: Final = "--dedup-key is for one image: the others would be answered with its job"
 
 
 def a_file(named: str) -> Path:
@@ -64,6 +69,29 @@ def readable(file: Path) -> Iterator[Path]:
         yield Path(kept.name)
 
 
+def terms(
+    priority: int | None,
+    run_at: str | None,
+    dedup_key: str | None,
+    correlation_id: str | None,
+    parent: str | None,
+    max_attempts: int | None,
+    *,
+    jobs: int = 1,
+) -> dict[str, object]:
+    """Of so many jobs, as the API takes them; those that are typed."""
+    if dedup_key is not None and jobs > 1:
+        raise Misconfigured(_ONE_JOB)
+    return filled(
+        priority=priority,
+        runAt=None if run_at is None else _later(run_at),
+        dedupKey=dedup_key,
+        correlationId=correlation_id,
+        parentJobId=parent and whole(parent, JOBS),
+        maxAttempts=max_attempts,
+    )
+
+
 Files = Annotated[
     list[Path],
     typer.Argument(metavar="FILE", help="Images; - is the standard input.", parser=a_file),
@@ -76,6 +104,12 @@ def submit(
     keep_path: Annotated[
         bool, typer.Option("--keep-path", help="Each file's path becomes its image's reference.")
     ] = False,
+    priority: Priority = None,
+    run_at: RunAt = None,
+    dedup_key: DedupKey = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    max_attempts: MaxAttempts = None,
     wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
@@ -90,19 +124,25 @@ def submit(
         imagefleet submit photo.jpg
         imagefleet submit --wait --recipe avif *.png
         imagefleet submit --wait - < photo.jpg
+        imagefleet submit --priority 20 --dedup-key front-page photo.jpg
         imagefleet submit --json photo.jpg | jq -r '.[].imageId'
     """
     if files.count(STDIN) > (not keep_path):
         raise Misconfigured(_ONE_STDIN)
     nothing = dict.fromkeys(("jobId", "imageId", "status", "error"))
     results = [Result(str(file), {"file": str(file), **nothing}) for file in files]
+    told = terms(priority, run_at, dedup_key, correlation_id, parent, max_attempts, jobs=len(files))
 
     async def upload(client: ApiClient, result: Result) -> None:
         file = Path(result.name)
         # A name need not be UTF-8; a reference has to be.
         name = os.fsencode(file).decode(errors="replace")
         accepted = await client.submit(
-            contents[file], name=file.name, recipe=recipe, reference=name if keep_path else None
+            contents[file],
+            name=file.name,
+            recipe=recipe,
+            reference=name if keep_path else None,
+            terms=told,
         )
         result.accepted(accepted)
         result.document["imageId"] = str(accepted.image_id)
@@ -126,20 +166,12 @@ def submit_job(
             help="What the type asks for; @FILE reads a file, - or @- the standard input.",
         ),
     ] = "{}",
-    priority: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Lower is earlier; below 50 is urgent.")
-    ] = None,
-    run_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before; without a zone it is UTC.")
-    ] = None,
-    dedup_key: Annotated[
-        str | None, typer.Option(help="One open job of the type may have it.")
-    ] = None,
+    priority: Priority = None,
+    run_at: RunAt = None,
+    dedup_key: DedupKey = None,
     correlation_id: Correlation = None,
     parent: Parent = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=100, help="How often it is tried at most.")
-    ] = None,
+    max_attempts: MaxAttempts = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and request is the same job, another day too.")
     ] = None,
@@ -157,14 +189,7 @@ def submit_job(
         imagefleet jobs submit noop --run-at 2030-01-01T06:00 --dedup-key nightly
         imagefleet jobs submit noop --payload - < payload.json
     """
-    more = filled(
-        priority=priority,
-        runAt=None if run_at is None else _later(run_at),
-        dedupKey=dedup_key,
-        correlationId=correlation_id,
-        parentJobId=parent and whole(parent, JOBS),
-        maxAttempts=max_attempts,
-    )
+    more = terms(priority, run_at, dedup_key, correlation_id, parent, max_attempts)
     content = _payload(payload)
     answer: Reply[AcceptedJob] | Reply[JobView]
     answer = call(lambda client: client.submit_job(job_type, content, more, idempotency_key))

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli.output import Columns, Part, at, filled, section, show
-from imagefleet.cli.verbs import Json, Limit, Reason, ask, below, group
+from imagefleet.cli.verbs import Json, Limit, OfType, Reason, ask, below, group
 from imagefleet.client.api import Document
 
 PATH: Final = "/v1/targets"
@@ -24,7 +24,7 @@ def show_target(target: Target, limit: Limit = 20, as_json: Json = False) -> Non
 
     For example:
 
-        imagefleet targets show image:0199a5c2-...
+        imagefleet targets show image:$IMAGE
     """
     show(ask("GET", below(PATH, target), {"limit": str(limit)}), _shown, as_json=as_json)
 
@@ -52,7 +52,7 @@ def pause(target: Target, reason: Reason, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet targets pause --reason "wrong originals" image:0199a5c2-...
+        imagefleet targets pause --reason "wrong originals" image:$IMAGE
     """
     answer = ask("PUT", below(PATH, target, "pause"), document={"reason": reason})
     show(answer, _paused, as_json=as_json)
@@ -64,7 +64,7 @@ def resume(target: Target, as_json: Json = False) -> None:
 
     For example:
 
-        imagefleet targets resume image:0199a5c2-...
+        imagefleet targets resume image:$IMAGE
     """
     show(ask("DELETE", below(PATH, target, "pause")), _paused, as_json=as_json)
 
@@ -73,14 +73,14 @@ def resume(target: Target, as_json: Json = False) -> None:
 def cancel(
     target: Target,
     reason: Reason,
-    job_type: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
+    job_type: OfType = None,
     as_json: Json = False,
 ) -> None:
     """Cancel whatever is open there, by one job; what is submitted later is left alone.
 
     For example:
 
-        imagefleet targets cancel --reason "wrong originals" image:0199a5c2-...
+        imagefleet targets cancel --reason "wrong originals" image:$IMAGE
     """
     document = filled(reason=reason, jobType=job_type)
     answer = ask("POST", below(PATH, target, "cancel"), document=document)

@@ -32,6 +32,7 @@ All = Annotated[bool, typer.Option("--all", help="All there are, instead of some
 History = Annotated[bool, typer.Option("--history", help="Also what is over by now.")]
 
 OfType = Annotated[str | None, typer.Option("--type", help="Of this type.")]
+OfStatus = Annotated[str | None, typer.Option("--status", help="Of this status.")]
 OfLane = Annotated[
     str | None, typer.Option("--lane", help="Of this lane: fast, general or quarantine.")
 ]
@@ -46,6 +47,16 @@ Correlation = Annotated[
     str | None, typer.Option("--correlation-id", help="What belongs together has the same.")
 ]
 Parent = Annotated[str | None, typer.Option("--parent", metavar="JOB", help="The parent's id.")]
+Priority = Annotated[
+    int | None, typer.Option(min=0, max=1000, help="Lower is earlier; below 50 is urgent.")
+]
+RunAt = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Not before; without a zone it is UTC.")
+]
+DedupKey = Annotated[str | None, typer.Option(help="One open job of the type may have it.")]
+MaxAttempts = Annotated[
+    int | None, typer.Option(min=1, max=100, help="How often it is tried at most.")
+]
 Recipe = Annotated[
     str | None, typer.Option("--recipe", help="The recipe, which says what variants are made.")
 ]

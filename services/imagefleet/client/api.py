@@ -67,16 +67,22 @@ class ApiClient:
         name: str,
         recipe: str | None = None,
         reference: str | None = None,
+        terms: Mapping[str, object] = {},
     ) -> AcceptedImage:
         """Upload an image; what comes back is the promise that it will be made."""
-        parameters = {"recipe": recipe, "reference": reference}
-        return await self._upload("POST", "/v1/images", content, name, parameters)
+        asked = {"recipe": recipe, "reference": reference, **terms}
+        return await self._upload("POST", "/v1/images", content, name, asked)
 
     async def replace_image(
-        self, image_id: str, content: Path, *, recipe: str | None = None
+        self,
+        image_id: str,
+        content: Path,
+        *,
+        recipe: str | None = None,
+        terms: Mapping[str, object] = {},
     ) -> AcceptedImage:
-        path = _image(image_id)
-        return await self._upload("PUT", path, content, content.name, {"recipe": recipe})
+        asked = {"recipe": recipe, **terms}
+        return await self._upload("PUT", _image(image_id), content, content.name, asked)
 
     async def delete_image(self, image_id: str) -> AcceptedImage:
         """Delete an image; asked again it answers the same."""
@@ -93,8 +99,10 @@ class ApiClient:
             return _parsed(AcceptedImage, answer.content).shape
         return _parsed(ImageView, answer.content).shape
 
-    async def reprocess(self, image_id: str, *, recipe: str | None = None) -> AcceptedImage:
-        asked = {} if recipe is None else {"recipe": recipe}
+    async def reprocess(
+        self, image_id: str, *, recipe: str | None = None, terms: Mapping[str, object] = {}
+    ) -> AcceptedImage:
+        asked = {**terms} if recipe is None else {**terms, "recipe": recipe}
         path = f"{_image(image_id)}/reprocess"
         return (await self._read(AcceptedImage, _new(path, asked))).shape
 
@@ -175,13 +183,14 @@ class ApiClient:
         path: str,
         content: bytes | Path,
         name: str,
-        parameters: Mapping[str, str | None],
+        asked: Mapping[str, object],
     ) -> AcceptedImage:
         headers = {
             "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
             "Content-Length": str(_length(content)),
             "Idempotency-Key": str(uuid.uuid4()),
         }
+        parameters = {name: str(value) for name, value in asked.items() if value is not None}
         request = _Request(method, path, parameters, headers, content)
         return (await self._read(AcceptedImage, request)).shape
 

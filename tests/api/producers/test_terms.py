@@ -15,6 +15,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.pauses import Pause, pause
 from tests.api.producers.test_presigned import posted, prepared
 from tests.support.api import JPEG, uploaded
+from tests.support.eventually import eventually
 from tests.support.factories import settle_job
 from tests.support.http import a_jpeg, a_png, claimed, is_problem, submitted
 from tests.support.images import animated, quadrants, saved
@@ -24,6 +25,10 @@ Terms: TypeAlias = Mapping[str, object]
 Ask: TypeAlias = Callable[[httpx.AsyncClient, Terms], Awaitable[httpx.Response]]
 
 PNG: Final = {"Content-Type": "image/png"}
+WRITERS_HELD: Final = """
+SELECT count(*) FROM pg_locks
+ WHERE NOT granted AND relation = 'jobs'::regclass AND mode = 'RowExclusiveLock'
+"""
 OTHER_JPEG: Final = saved(quadrants(48, 48))
 
 
@@ -223,6 +228,34 @@ async def test_a_crowd_under_one_dedup_key_makes_one_image(
     assert {"jobs": 1, "images": 1, "image_sources": 1, "targets": 1} == {
         table: rows[table] for table in ("jobs", "images", "image_sources", "targets")
     }
+
+
+async def test_a_clash_that_comes_to_light_when_it_is_stored_keeps_the_key_of_its_own(
+    acme: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    """Both are let in while nothing bears the dedup key: the locks of the insert find it out."""
+
+    async def asked(key: str) -> httpx.Response:
+        params, headers = {"dedupKey": "front page"}, JPEG | {"Idempotency-Key": key}
+        return await acme.post("/v1/images", content=a_jpeg(), headers=headers, params=params)
+
+    async def are_held() -> bool:
+        return bool(2 == await superuser.fetchval(WRITERS_HELD))
+
+    async with asyncio.TaskGroup() as group, superuser.transaction():
+        await superuser.execute("LOCK TABLE jobs IN SHARE MODE")  # may be read, not written
+        asking = [group.create_task(asked(key)) for key in ("one", "two")]
+        await eventually(are_held, within=10)
+
+    answers = [each.result() for each in asking]
+    assert [202, 202] == [answer.status_code for answer in answers]
+    [first, second] = [answer.json() for answer in answers]
+    assert first == second
+    # Once that job is over its dedup key is free, and either key has its answer all the same.
+    await settle_job(worker, await claimed(worker, first["jobId"]), Completed())
+    for key in ("one", "two"):
+        assert first | {"status": "completed"} == (await asked(key)).json()
+    assert 1 == await superuser.fetchval("SELECT count(*) FROM jobs")
 
 
 async def test_an_upload_that_meets_a_living_job_stays_unused(

@@ -51,6 +51,7 @@ from imagefleet.store.jobs.rings import (
     ring_now,
 )
 from imagefleet.store.jobs.submissions import submit_jobs, submit_together
+from imagefleet.store.jobs.targets import begin_walk_of_target, find_last, list_waiting
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.store.plans.history import (
     A_WORKER,
@@ -59,6 +60,8 @@ from tests.store.plans.history import (
     HELD_BY_A_WORKER,
     HISTORY,
     HOLDS,
+    HOT,
+    HOT_OPEN,
     IMAGES,
     LATE_OF_THE_DEEP_TARGET,
     LONG_AGO,
@@ -238,6 +241,33 @@ def page_of_cancelling(
     return flag_it
 
 
+async def the_last_of_the_deep_target(connection: Connection) -> None:
+    last, place = await find_last(connection, TENANT, DEEP_TARGET, HISTORY + 40_000, PAGE)
+    assert (len(last), HISTORY < place) == (PAGE, True)
+
+
+async def a_page_that_waits_deep(connection: Connection) -> None:
+    page, more = await list_waiting(
+        connection, TENANT, DEEP_TARGET, after=HISTORY + 30_000, limit=PAGE
+    )
+    assert (len(page), more is None) == (PAGE, False)
+
+
+async def the_last_of_a_target_with_a_long_history(connection: Connection) -> None:
+    last, _ = await find_last(connection, TENANT, HOT_TARGET, HISTORY + QUEUED + 1, PAGE)
+    assert len(last) == HOT_OPEN
+
+
+async def what_waits_behind_a_long_history(connection: Connection) -> None:
+    page, more = await list_waiting(connection, TENANT, HOT_TARGET, after=0, limit=PAGE)
+    assert (len(page), more) == (HOT_OPEN, None)
+
+
+async def walk_a_target(connection: Connection) -> None:
+    walk = await begin_walk_of_target(connection, TENANT, CancelJobs(target=DEEP_TARGET))
+    assert HISTORY + QUEUED - 1000 < (walk.place or 0)
+
+
 def a_claim(job_type: str) -> Claim:
     now = datetime.now(UTC)
     return Claim(
@@ -250,6 +280,8 @@ def a_claim(job_type: str) -> Claim:
 
 
 NOOP: Final = "noop"
+DEEP_TARGET: Final = image_target(id_of(DEEP))
+HOT_TARGET: Final = image_target(id_of(HOT))
 
 
 CASES: Final[Mapping[str, Case]] = MappingProxyType(
@@ -354,6 +386,15 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "how long a walk of a type is": Case(
             lambda c: count_walk(c, TENANT, NOOP), "worker", QUEUED, 1000
         ),
+        "the last of a deep target": Case(the_last_of_the_deep_target, "worker", PAGE, 100),
+        "the last of a target with a long history": Case(
+            the_last_of_a_target_with_a_long_history, "worker", HOT_OPEN, 40
+        ),
+        "a page of what waits deep at a target": Case(a_page_that_waits_deep, "api", PAGE + 1, 100),
+        "what waits at a target with a long history": Case(
+            what_waits_behind_a_long_history, "api", HOT_OPEN, 40
+        ),
+        "begin the walk of a deep target": Case(walk_a_target, "worker", 2, 10),
         "ring now": Case(lambda c: ring_now(c, WITH_TARGETS[0]), "operator", 6, 60),
         "prune a hundred": Case(prune, "maintenance", 600, 1000),
         "prune behind what is kept": Case(prune_behind_what_is_kept, "maintenance", 10, 60),
