@@ -329,6 +329,7 @@ EFFECTS: Final[dict[str, Effect | str]] = {
     "window.batch_jobs": fewer_are_announced_by_a_look,
     "retention.jobs_days": what_ended_is_kept_for_longer,
     # With S3, beside what else is said of sweeping.
+    "retention.originals_days": "tests/maintenance/test_kept_originals.py",
     "retention.superseded_seconds": "tests/maintenance/test_sweeper.py",
     "retention.sweep_deletes": "tests/maintenance/test_sweeper.py",
     "sampling.gauges_seconds": gauges_are_read_less_often,

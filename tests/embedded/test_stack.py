@@ -143,7 +143,8 @@ async def test_a_stack_is_complete_and_goes_on_where_it_was(place: Path) -> None
         async with started(state) as stack:
             first = (dict(stack.keys), stack.facts.topology, stack.facts.aws)
             assert await scopes_of(stack, "api-key") == ("submit", "read")
-            assert await scopes_of(stack, "operator-key") == ("submit", "read", "operate")
+            scopes = ("submit", "read", "operate", "originals")
+            assert await scopes_of(stack, "operator-key") == scopes
             assert [("tenant", "up"), ("key", "up"), ("key", "up")] == await made_by(stack)
 
         async with started(state) as stack:

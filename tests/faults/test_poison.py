@@ -100,7 +100,7 @@ async def test_a_picture_that_kills_every_decoder_ends_as_poison(
         rows = await owner.fetch(
             "SELECT lane, why FROM attempts WHERE job_id = $1 ORDER BY claim_no", accepted["jobId"]
         )
-    assert [("general", "crashed"), ("general", "crashed"), ("quarantine", "poison")] == [
+    assert [("fast", "crashed"), ("fast", "crashed"), ("quarantine", "poison")] == [
         tuple(row) for row in rows
     ]
 

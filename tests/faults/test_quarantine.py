@@ -85,7 +85,7 @@ async def test_suspects_run_alone_and_their_worker_goes_on_between_them(stack: S
             " WHERE job_id = ANY ($1::uuid[]) GROUP BY job_id",
             suspects,
         )
-        assert [["general crashed", "general crashed", "quarantine done"]] * SUSPECTS == [
+        assert [["fast crashed", "fast crashed", "quarantine done"]] * SUSPECTS == [
             row["way"] for row in ways
         ]
         assert 0 == await owner.fetchval(OVERLAPS)

@@ -89,7 +89,7 @@ async def test_a_full_quota_cannot_be_passed_by(stack: Stack) -> None:
         assert problem(await full.http.post(f"{image}/reprocess")) == FULL
         everything = {"jobType": "reprocess_images", "payload": {"all_images": True}}
         assert problem(await full.http.post("/v1/jobs", json=everything)) == FULL
-        assert problem(await full.http.post(f"/v1/jobs/{over}/cancel")) == FULL
+        assert (await full.http.post(f"/v1/jobs/{over}/cancel")).status_code == 200  # it is over
         for number in range(3):
             fresh = {"Idempotency-Key": f"merged-{number}"}
             merged = await full.http.post("/v1/jobs", json=MERGED, headers=fresh)

@@ -138,6 +138,7 @@ class Route:
         path = self.path.format(
             job=job_id,
             image=image_id,
+            target=f"image:{image_id}",
             letter=job_id,
             invalidation=job_id,
             tenant="acme",
@@ -166,6 +167,10 @@ ROUTES = [
     Route("GET", "/v1/images/{image}", "read"),
     Route("GET", "/v1/images/{image}/original", "originals"),
     Route("POST", "/v1/uploads", "submit", json={"contentType": "image/jpeg"}),
+    Route("PUT", "/v1/targets/{target}/pause", "submit", json={"reason": "why"}),
+    Route("GET", "/v1/targets/{target}", "read"),
+    Route("DELETE", "/v1/targets/{target}/pause", "submit"),
+    Route("POST", "/v1/targets/{target}/cancel", "submit"),
     Route("DELETE", "/v1/images/{image}", "submit"),
 ]
 

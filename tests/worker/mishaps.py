@@ -337,7 +337,7 @@ MISHAPS: tuple[Mishap, ...] = (
     fails(
         "its payload does not fit its type", "invalid_payload",
         attempting(done, a_submission(payload={"milliseconds": -1})), None,
-        says="The payload is not valid for noop: milliseconds (greater_than_equal).",
+        says="The payload is not valid for noop: milliseconds must be at least 0.",
     ),
     fails(
         "a handler refuses it in words of its own", "upside_down",

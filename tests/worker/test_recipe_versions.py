@@ -114,6 +114,7 @@ async def test_what_an_edit_affects_is_rendered_again_while_the_old_is_served(
     async with (
         an_api(place, key, files[OLD]) as old,
         an_api(place, key, files[NEW]) as new,
+        inside(place, "maintenance"),  # what a set submits takes its turn
         inside(place, "worker", environment=files[OLD]) as worker,
     ):
         affected = await made(old, await uploaded(old))

@@ -252,6 +252,9 @@ OTHERS: Mapping[tuple[str, str], str] = {
     ("POST", "/v1/uploads"): "a producer's; the upload says which key made it",
     ("POST", "/v1/jobs"): "a producer's; the job says which key made it",
     ("POST", "/v1/jobs:batch"): "a producer's; the jobs say which key made them",
+    ("PUT", "/v1/targets/{target:path}/pause"): "a producer's; tests/api/producers/test_targets.py",
+    ("DELETE", "/v1/targets/{target:path}/pause"): "the same",
+    ("POST", "/v1/targets/{target:path}/cancel"): "a producer's; the job says which key made it",
     ("POST", "/v1/jobs/{job_id}/cancel"): "a producer's; a job ends it, which says who made it",
 }
 

@@ -61,6 +61,7 @@ PRODUCERS: Final = Document(
         {
             "images": "Uploaded, replaced, made anew, looked at, deleted.",
             "jobs": "Submitted, waited for, followed, cancelled.",
+            "targets": "What waits at one, in its order: looked at, held back, cancelled.",
             "addresses": "Where the current revision of a variant is: for browsers, without a key.",
         }
     ),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
@@ -34,6 +35,14 @@ from imagefleet.store.jobs.targets import resume_target as resume
 
 TargetHere = Annotated[str, Path(pattern=NO_CONTROLS, description="Such as `image:` and an id.")]
 
+
+class WholeTarget(PathConvertor):
+    """A target alone: it may have slashes, and what is done to it stands behind another one."""
+
+    regex = ".*(?<!/pause)(?<!/cancel)"
+
+
+register_url_convertor("whole_target", WholeTarget())
 router = APIRouter(tags=["targets"])
 
 
@@ -52,7 +61,7 @@ class TargetCancellation(Incoming):
     idempotency_key: IdempotencyKey | None = None
 
 
-@router.get("/v1/targets/{target:path}", **described("Look at a target", TargetView, 404))
+@router.get("/v1/targets/{target:whole_target}", **described("Look at a target", TargetView, 404))
 async def show_target(
     target: TargetHere,
     key: Reader,
@@ -73,7 +82,7 @@ async def show_target(
     "/v1/targets/{target:path}/pause",
     **described("Pause a target", TargetState, 404, 409, takes=json_body(TargetReason)),
 )
-async def put_pause(
+async def pause_target(
     request: Request, target: TargetHere, key: Submitter, tools: ToolsHere
 ) -> Response:
     """Hold back what waits there, and what is submitted meanwhile; what runs finishes."""
@@ -91,7 +100,7 @@ async def put_pause(
 @router.delete(
     "/v1/targets/{target:path}/pause", **described("Resume a target", TargetState, 404, 409)
 )
-async def delete_pause(
+async def resume_target(
     request: Request, target: TargetHere, key: Submitter, tools: ToolsHere
 ) -> Response:
     """Lift a pause of yours, or of a job that failed; who stands first there is announced."""
