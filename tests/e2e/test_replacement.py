@@ -183,12 +183,16 @@ async def test_its_answer_is_one_read(stack: Stack, producer: Producer) -> None:
         text = (await producer.http.get(stack.facts["metrics_urls"]["api"])).text
         return {labels: float(value) for labels, value in counted.findall(text)}
 
-    before = await reads()
-    async with httpx.AsyncClient() as anybody:
-        assert 302 == (await anybody.get(stack.facts["api_url"] + path)).status_code
-    after = await reads()
+    async def read_by_one_answer() -> set[tuple[str, float]]:
+        before = await reads()
+        async with httpx.AsyncClient() as anybody:
+            assert 302 == (await anybody.get(stack.facts["api_url"] + path)).status_code
+        more = {name: count - before.get(name, 0) for name, count in (await reads()).items()}
+        return {(name, count) for name, count in more.items() if count}
 
-    more = {name: count - before.get(name, 0) for name, count in after.items()}
-    assert [1] == [count for count in more.values() if count]
-    (read,) = [name for name, count in more.items() if count]
-    assert 'operation="find_current"' in read
+    # What the API looks at by itself now and then does not fall into each of them.
+    read = set.intersection(*[await read_by_one_answer() for _ in range(4)])
+
+    ((name, count),) = read
+    assert 'operation="find_current"' in name
+    assert 1 == count
