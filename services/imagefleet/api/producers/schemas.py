@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from imagefleet.api.http.intake import IMAGE_TYPES
 from imagefleet.api.http.requests import TOKEN
@@ -35,6 +36,15 @@ _FURTHEST_FROM_UTC: Final = timedelta(
     hours=15, minutes=59
 )  # what Postgres reads; clocks keep to 14
 _BEYOND: Final = "must be from 2000 to 2099, and less than 16 hours from UTC"
+
+
+class WholeTarget(PathConvertor):
+    """A target alone in an address, slashes and all: what is done to it stands behind one more."""
+
+    regex = ".*(?<!/pause)(?<!/cancel)"
+
+
+register_url_convertor("whole_target", WholeTarget())
 
 
 def _in_this_century(moment: datetime) -> datetime:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
-from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
@@ -35,14 +34,6 @@ from imagefleet.store.jobs.targets import resume_target as resume
 
 TargetHere = Annotated[str, Path(pattern=NO_CONTROLS, description="Such as `image:` and an id.")]
 
-
-class WholeTarget(PathConvertor):
-    """A target alone: it may have slashes, and what is done to it stands behind another one."""
-
-    regex = ".*(?<!/pause)(?<!/cancel)"
-
-
-register_url_convertor("whole_target", WholeTarget())
 router = APIRouter(tags=["targets"])
 
 
