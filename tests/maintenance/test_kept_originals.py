@@ -7,7 +7,6 @@ import pytest
 from imagefleet.aws.deletes import Deleted, Version
 from imagefleet.aws.objects import Objects
 from imagefleet.live import Live
-from imagefleet.settings.live import ORIGINALS
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.live_settings import turn
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
@@ -75,7 +74,7 @@ async def test_unless_a_setting_says_so_originals_are_kept_for_as_long_as_their_
 
     await sweeper.run_once()
     assert original in await storage.keys()
-    await turn(operator, ORIGINALS, A_MONTH, by="me", reason="why")
+    await turn(operator, "retention.originals_days", A_MONTH, by="me", reason="why")
     await live.look(pool)
     await sweeper.run_once()
     assert original not in await storage.keys()
