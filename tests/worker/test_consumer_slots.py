@@ -178,7 +178,38 @@ async def test_two_lanes_claim_at_once_and_never_use_the_same_room(
         await eventually(lambda: fast.own.changed or general.own.changed)
 
         assert [{"noop": 1}, {"noop": 0}] == rooms[:2]
-        assert 1 == len(fast.started + general.started)
+        await eventually(lambda: len(fast.started + general.started) == 1)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_a_lane_that_had_no_room_has_the_next_unless_it_does_not_come(
+    bench: Bench, superuser: Connection, monkeypatch: pytest.MonkeyPatch, *, comes: bool
+) -> None:
+    """Its message has gone, and the other lane's work never ends: it would be first each time."""
+    await a_dispatcher_looks(superuser)
+    monkeypatch.setattr("imagefleet.worker.consumer.WITHOUT_ROOM_FOR", 0.05)
+    monkeypatch.setattr("imagefleet.worker.slots.OWED_FOR", 60.0 if comes else 0.0)
+    own = TypeSlots({"noop": 1})
+    many = [await bench.submit(a_submission(lane=Lane.GENERAL)) for _ in range(2)]
+    small = await bench.submit()
+    async with (
+        listening(bench, type_slots=own) as fast,
+        listening(bench, lane=Lane.GENERAL, type_slots=own) as general,
+    ):
+        general.ring(many[0])
+        await general.runs(1)
+        fast.ring(small)
+        await eventually(lambda: len(fast.own.deleted) == 1)
+
+        general.started[0].leave()
+        general.ring(many[1])
+        await eventually(lambda: len(general.own.deleted) == 1)
+        if comes:
+            fast.ring(small)
+            await fast.runs(1)
+            fast.started[0].leave()
+        general.ring(many[1])
+        await general.runs(2)
 
 
 async def test_room_that_a_claim_keeps_is_waited_for_until_it_is_answered(
@@ -226,7 +257,7 @@ async def test_who_waited_for_the_claim_of_another_lane_claims_nothing_after_a_d
     monkeypatch.setattr(TypeSlots, "answered", seen_to_wait)
     job = await bench.submit()
     async with listening(bench, type_slots=own) as heard:
-        with own.kept(1):
+        with own.kept(Lane.GENERAL, 1):
             heard.ring(job)
             await asyncio.wait_for(waits.wait(), 10)
             heard.drain.request("the test says so")

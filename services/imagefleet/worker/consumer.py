@@ -125,7 +125,8 @@ class Consumer:
                 await _end_of(taking)
             most, crowd = MOST_AT_ONCE, self._crowd
             if crowd:
-                most = await self._ears.type_slots.more(crowd, WITHOUT_ROOM_FOR, most=most)
+                rooms = self._ears.type_slots
+                most = await rooms.more(self._lane, crowd, WITHOUT_ROOM_FOR, most=most)
             reserved = await self._slots.reserve(most)
             if crowd or not self._crowd:
                 return reserved
@@ -283,9 +284,12 @@ class Consumer:
     def _find_out(self, lane: Lane, answers: Sequence[ClaimAnswer]) -> None:
         """It is crowded once something had no room, until something comes that had."""
         crowd = self._crowd if lane is self._lane else frozenset()
-        if any(answer.why == NO_ROOM for answer in answers):
-            crowd = self._ears.type_slots.full
-        if any(answer.claim and answer.claim.type not in crowd for answer in answers):
+        begun = {answer.claim.type for answer in answers if answer.claim}
+        no_room = any(answer.why == NO_ROOM for answer in answers)
+        self._ears.type_slots.found(lane, begun, no_room=no_room)
+        if no_room:
+            crowd = self._ears.type_slots.full(lane)
+        if begun - crowd:
             crowd = frozenset()
         if lane is self._lane:
             self._crowd = crowd
@@ -296,7 +300,7 @@ class Consumer:
         """Claim what there is room for, tell whose claims that ended, and start it."""
         job_ids = [delivery.message.job_id for delivery in deliveries]
         async with self._ears.pool.use("claim") as connection:
-            with self._ears.type_slots.kept(len(job_ids)) as rooms:
+            with self._ears.type_slots.kept(lane, len(job_ids)) as rooms:
                 try:
                     answers = await claim_jobs(
                         connection,

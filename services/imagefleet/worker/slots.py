@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from imagefleet.jobs.model import JobMessage, Lane
 from imagefleet.settings import Worker
@@ -29,6 +29,7 @@ from imagefleet.telemetry.metrics import WorkerMetrics
 
 QUARANTINE_SLOTS: Final = 1  # a suspect is to have its worker to itself
 ANSWERED_WITHIN: Final = 0.5  # seconds: a claim takes some milliseconds, but one may hang
+OWED_FOR: Final = 1.0  # seconds once there is room: a dispatcher announces again within a fifth
 GATHER: Final = 0.02  # seconds: jobs that end together are replaced by one receive, not by several
 FIRST_PATIENCE: Final = timedelta(minutes=1)  # most jobs take seconds
 LONGEST_PATIENCE: Final = timedelta(hours=2)  # longer than any job may take by itself
@@ -113,11 +114,20 @@ class Slots:
         self._changed(self)
 
 
+class Turn(NamedTuple):
+    """A lane that is owed room for these types, until then by the loop's clock if there is some."""
+
+    types: frozenset[str]
+    until: float | None = None
+
+
 class TypeSlots:
     """How many jobs of a type run at once: of those that compute, and those that were turned.
 
     What a claim may take is taken out before it is sent, and what it did not take comes back with
-    its answer: claims of several lanes are on their way at once, and share what there is.
+    its answer: claims of several lanes are on their way at once, and share what there is. A lane
+    that had no room is owed the next: its message has gone, so whoever took room last would be the
+    first to claim again, and keep out all other lanes for as long as it has work.
     """
 
     def __init__(self, own: Mapping[str, int] = NO_BOUNDS) -> None:
@@ -127,7 +137,10 @@ class TypeSlots:
         self._taken: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         """Those of them that claims on their way may need, or not."""
+        self._owed: dict[Lane, Turn] = {}
+        """In the order in which they came."""
         self._more = asyncio.Event()
+        self._now = asyncio.get_running_loop().time
 
     def use(self, turned: Mapping[str, int]) -> None:
         """Use no more than so many of these types from now on, and of others what they had."""
@@ -139,22 +152,43 @@ class TypeSlots:
         """How many more jobs of each of these types may begin."""
         return {name: max(0, most - self._taken[name]) for name, most in self._most.items()}
 
-    @property
-    def full(self) -> frozenset[str]:
-        """Of which of them none may."""
-        return frozenset(name for name, room in self.rooms.items() if not room)
+    def rooms_of(self, lane: Lane) -> dict[str, int]:
+        """How many of this lane may: room that others were owed before it is theirs for a while."""
+        rooms = self.rooms
+        for other, turn in list(self._owed.items()):
+            if other is lane:
+                break
+            if turn.until is None and any(rooms.get(name) for name in turn.types):
+                self._owed[other] = turn._replace(until=self._now() + OWED_FOR)
+            elif turn.until is not None and self._now() > turn.until:
+                del self._owed[other]
+                continue
+            rooms = {name: max(0, room - (name in turn.types)) for name, room in rooms.items()}
+        return rooms
 
-    async def more(self, types: Collection[str], within: float, *, most: int) -> int:
-        """Return how much room there is for these as soon as there is any.
+    def full(self, lane: Lane) -> frozenset[str]:
+        """Of which of them none of this lane may."""
+        return frozenset(name for name, room in self.rooms_of(lane).items() if not room)
+
+    def found(self, lane: Lane, begun: Collection[str], *, no_room: bool) -> None:
+        """Of this lane jobs of these types began; whether others had no room, and are owed some."""
+        if lane in self._owed and not self._owed[lane].types.isdisjoint(begun):
+            del self._owed[lane]
+        if no_room and lane not in self._owed and (full := self.full(lane)):
+            self._owed[lane] = Turn(full)
+        self._more.set()
+
+    async def more(self, lane: Lane, types: Collection[str], within: float, *, most: int) -> int:
+        """Return how much room this lane has for these as soon as there is any.
 
         And `most` if it took too long, or where one of them is not bound any more.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                while self.full.issuperset(types):
+                while self.full(lane).issuperset(types):
                     self._more.clear()
                     await self._more.wait()
-        rooms = self.rooms
+        rooms = self.rooms_of(lane)
         return min(sum(rooms.get(name, most) for name in types), most) or most
 
     async def answered(self) -> None:
@@ -164,14 +198,14 @@ class TypeSlots:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERED_WITHIN):
-                while any(self._kept[name] for name in self.full):
+                while any(self._kept[name] for name, room in self.rooms.items() if not room):
                     self._more.clear()
                     await self._more.wait()
 
     @contextmanager
-    def kept(self, most: int) -> Iterator[dict[str, int]]:
+    def kept(self, lane: Lane, most: int) -> Iterator[dict[str, int]]:
         """Keep room for a claim of so many, until it is answered and what it took is counted."""
-        rooms = {name: min(room, most) for name, room in self.rooms.items()}
+        rooms = {name: min(room, most) for name, room in self.rooms_of(lane).items()}
         self._taken.update(rooms)
         self._kept.update(rooms)
         try:
