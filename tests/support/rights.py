@@ -17,10 +17,13 @@ MODULE: Final = Path(__file__).parents[2] / "infra" / "aws" / "modules" / "ident
 
 ACCOUNT: Final = "111122223333"
 REGION: Final = "eu-central-1"
-QUEUES: Final = ("fast", "general", "quarantine", "dead-letter")
+LANES: Final = ("fast", "general", "quarantine")  # one place in the table: they are alike
 BUCKETS: Final = ("originals", "outputs")
 ARNS: Final[Mapping[str, str]] = {
-    **{name: f"arn:aws:sqs:{REGION}:{ACCOUNT}:imagefleet-{name}" for name in QUEUES},
+    **{
+        name: f"arn:aws:sqs:{REGION}:{ACCOUNT}:imagefleet-{name}"
+        for name in (*LANES, "dead-letter")
+    },
     **{name: f"arn:aws:s3:::imagefleet-{name}" for name in BUCKETS},
     "distribution": f"arn:aws:cloudfront::{ACCOUNT}:distribution/EDFDVBD6EXAMPLE",
     "key": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/0d990263-018e-4e65-a703-eff731de951e",
@@ -65,7 +68,8 @@ class Right:
         )
 
     def statement(self, arns: Mapping[str, str]) -> Policy:
-        resources = [arn_of(place, arns) for place in self.on if place.partition("/")[0] in arns]
+        places = [each for place in self.on for each in (LANES if place == "lanes" else (place,))]
+        resources = [arn_of(place, arns) for place in places if place.partition("/")[0] in arns]
         statement: Policy = {"Effect": "Allow", "Action": self.action, "Resource": resources}
         if self.prefixes:
             statement["Condition"] = {"StringLike": {"s3:prefix": [*self.prefixes]}}
@@ -147,7 +151,7 @@ def arn_of(place: str, arns: Mapping[str, str] = ARNS) -> str:
 def covers(place: str, call: Call, action: str) -> bool:
     """Whether a place of the table is where the call is; of a bucket's own actions, its bucket."""
     where = call.place.partition("/")[0] if action in OF_BUCKETS else call.place
-    return fnmatch.fnmatchcase(where, place)
+    return where in LANES if place == "lanes" else fnmatch.fnmatchcase(where, place)
 
 
 def asked(policy: Policy, action: str, call: Call) -> bool:

@@ -29,30 +29,14 @@ MOST_BYTES: Final = PART_BYTES + 2**20
 
 # What this short life does not show of a right, and a whole run of the tests does; by why.
 RARE: Final = {
-    "only quick jobs are submitted, and nothing is left for others to ring": {
-        "api sqs:SendMessage on fast, general, quarantine": "general, quarantine",
-        "worker sqs:SendMessage on fast, general, quarantine, dead-letter": (
-            "fast, general, quarantine"
-        ),
-        "maintenance sqs:SendMessage on fast, general, quarantine, dead-letter": (
-            "fast, general, quarantine, dead-letter, SendMessageBatch"
-        ),
-    },
-    "nothing comes late or fails": {
-        "worker sqs:DeleteMessage on fast, general, quarantine": "general, quarantine",
-        "worker sqs:ChangeMessageVisibility on fast, general, quarantine": (
-            "fast, general, quarantine, ChangeMessageVisibilityBatch"
-        ),
+    "everything is heard of in its turn": {
+        "worker sqs:ChangeMessageVisibility on lanes": "lanes, ChangeMessageVisibilityBatch",
+        "worker sqs:SendMessage on lanes, dead-letter": "lanes",
+        "maintenance sqs:SendMessage on lanes, dead-letter": "lanes, dead-letter, SendMessageBatch",
         "maintenance sqs:ChangeMessageVisibility on dead-letter": (
             "dead-letter, ChangeMessageVisibilityBatch"
         ),
         "maintenance sqs:DeleteMessage on dead-letter": "dead-letter, DeleteMessageBatch",
-    },
-    "no variant is larger than a part": {
-        "worker s3:PutObject on outputs/i/*": (
-            "CreateMultipartUpload, UploadPart, CompleteMultipartUpload"
-        ),
-        "worker s3:AbortMultipartUpload on outputs/i/*": "outputs/i/*, AbortMultipartUpload",
     },
     "a sweep finds litter when it is a day old, and so does the second look at a deletion": {
         "maintenance s3:GetObject on originals/o/*, outputs/i/*": (

@@ -15,7 +15,7 @@ from imagefleet.jobs.images import originals_prefix, outputs_prefix
 from imagefleet.jobs.model import Lane, new_job_id
 from tests.faults.plugin.calls import Call, beginning_of, parts_of
 from tests.support.golden import Golden
-from tests.support.rights import ARNS, BUCKETS, QUEUES, Right, Table, allows, asked
+from tests.support.rights import ARNS, BUCKETS, LANES, Right, Table, allows, asked
 from tests.support.sources import parsed
 
 ROOT: Final = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def needing(right: Right) -> Iterator[Call]:
     prefix = right.prefixes[0].rstrip("*") if right.prefixes else None
     for place in right.on:
         for operation in right.operations:
-            where = place.replace("*", "")
+            where = "general" if place == "lanes" else place.replace("*", "")
             if "/" not in where and where in BUCKETS and operation != "ListObjectVersions":
                 where += "/o/" if where == "originals" else "/i/"
             yield Call(right.process, operation, where, prefix)
@@ -174,9 +174,10 @@ def test_the_table_speaks_of_what_there_is() -> None:
         f"outputs/{beginning_of(outputs_prefix(new_job_id()))}*",
     }
 
-    assert {*QUEUES} == {*topology.queues} == {*(lane.value for lane in Lane), DEAD_LETTER}
+    assert {*LANES} == {lane.value for lane in Lane}
+    assert {*LANES, DEAD_LETTER} == {*topology.queues}
     assert {*BUCKETS} == {*topology.buckets}
-    assert places == {*QUEUES, *BUCKETS, *folders, "distribution", "key"}
+    assert places == {"lanes", DEAD_LETTER, *BUCKETS, *folders, "distribution", "key"}
     for right in TABLE.rights:
         assert right.why.endswith("."), right.name
         assert "*" not in right.action, right.name

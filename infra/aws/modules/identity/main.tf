@@ -5,17 +5,17 @@ locals {
   rights = jsondecode(file("${path.module}/rights.json")).rights
 
   # What the places of the table are here; the table knows nothing of accounts.
-  arns = merge(var.queue_arns, var.bucket_arns, {
-    "dead-letter" = var.dead_letter_queue_arn
-    distribution  = var.distribution_arn
-    key           = var.kms_key_arn
+  arns = merge({ for name, arn in var.bucket_arns : name => [arn] }, {
+    lanes         = values(var.queue_arns)
+    "dead-letter" = [var.dead_letter_queue_arn]
+    distribution  = [for arn in [var.distribution_arn] : arn if arn != null]
+    key           = [for arn in [var.kms_key_arn] : arn if arn != null]
   })
 
-  # `originals/o/*` is the ARN of the bucket and the rest; a place that is not there has no ARN.
+  # `originals/o/*` is the ARN of the bucket and the rest; a place that is not there has none.
   reached = {
     for place in distinct(flatten([for rights in local.rights : [for right in rights : right.on]])) :
-    place => "${local.arns[split("/", place)[0]]}${trimprefix(place, split("/", place)[0])}"
-    if local.arns[split("/", place)[0]] != null
+    place => [for arn in local.arns[split("/", place)[0]] : "${arn}${trimprefix(place, split("/", place)[0])}"]
   }
 
   region = split(":", var.dead_letter_queue_arn)[3]
@@ -38,7 +38,7 @@ locals {
           for element, value in {
             Effect   = "Allow"
             Action   = right.action
-            Resource = [for place in right.on : local.reached[place] if contains(keys(local.reached), place)]
+            Resource = flatten([for place in right.on : local.reached[place]])
             Condition = try(
               { StringLike = { "s3:prefix" = right.prefixes } },
               { StringEquals = { "kms:ViaService" = [for service in right.via : "${service}.${local.region}.amazonaws.com"] } },
@@ -46,7 +46,7 @@ locals {
             )
           } : element => value if value != null
         }
-        if anytrue([for place in right.on : contains(keys(local.reached), place)])
+        if anytrue([for place in right.on : length(local.reached[place]) > 0])
       ])
     })
   }

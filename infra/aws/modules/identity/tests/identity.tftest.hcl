@@ -116,11 +116,11 @@ run "by_pod_identity" {
   }
 }
 
-run "a_lane_too_few" {
+run "dead_letters_are_no_lane" {
   command = plan
 
   variables {
-    queue_arns = { fast = "arn:aws:sqs:eu-central-1:111122223333:imagefleet-fast" }
+    queue_arns = { "dead-letter" = "arn:aws:sqs:eu-central-1:111122223333:imagefleet-dead-letter" }
   }
 
   expect_failures = [var.queue_arns]
