@@ -19,7 +19,11 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[2]
 MODULES: Final = Path("infra/aws")
 EXAMPLE: Final = MODULES / "examples" / "complete"
-READ: Final = Path("services/imagefleet/embedded/topology.json")
+# What the modules read, and what the tests of one compare with.
+READ: Final = (
+    Path("services/imagefleet/embedded/topology.json"),
+    Path("tests/project/golden/policies.json"),
+)
 
 PROGRAM: Final = os.environ.get("TERRAFORM") or "terraform"  # noqa: TID251 - as from a terminal
 WITHIN: Final = 540.0  # seconds
@@ -47,6 +51,10 @@ PLACE: Final[Mapping[str, object]] = {
     "subnet_ids": ["subnet-00000001", "subnet-00000002"],
     "route_table_ids": ["rtb-00000001"],
     "clients": {"nodes": "sg-00000001"},
+    "cluster": {
+        "arn": "arn:aws:eks:eu-central-1:000000000000:cluster/none",
+        "oidc_provider_arn": "arn:aws:iam::000000000000:oidc-provider/oidc.example.com/none",
+    },
 }
 # What the modules are made of.
 SERVICES: Final = (
@@ -124,8 +132,9 @@ def copied() -> Iterator[Path]:
         folder = Path(name)
         leave = shutil.ignore_patterns(".terraform*", "*.tfstate*", "*_override.tf")
         shutil.copytree(ROOT / MODULES, folder / MODULES, ignore=leave)
-        (folder / READ).parent.mkdir(parents=True)
-        shutil.copyfile(ROOT / READ, folder / READ)
+        for file in READ:
+            (folder / file).parent.mkdir(parents=True)
+            shutil.copyfile(ROOT / file, folder / file)
         yield folder
 
 

@@ -81,3 +81,16 @@ module "alarms" {
   notify                = var.notify
   notify_us_east_1      = var.notify_us_east_1
 }
+
+module "identity" {
+  source = "../../modules/identity"
+
+  name_prefix           = var.name_prefix
+  queue_arns            = module.queues.lane_arns
+  dead_letter_queue_arn = module.queues.dead_letter_arn
+  bucket_arns           = module.storage.arns
+  distribution_arn      = module.edge.distribution_arn
+  kms_key_arn           = var.kms_key_arn
+  cluster               = var.cluster
+  tags                  = local.tags
+}

@@ -21,6 +21,11 @@ output "environment" {
   }
 }
 
+output "service_accounts" {
+  description = "Whose service account takes which role: namespace, name, and the annotations that IRSA reads."
+  value       = module.identity.service_accounts
+}
+
 output "database" {
   description = "Where Postgres is, and the secret of its administrator, which `imagefleet migrate --roles` is given."
   value = {

@@ -39,6 +39,14 @@ variable "clients" {
   type        = map(string)
 }
 
+variable "cluster" {
+  description = "The EKS cluster whose pods take the roles: by IRSA where its OIDC provider is named, else by Pod Identity."
+  type = object({
+    arn               = string
+    oidc_provider_arn = optional(string)
+  })
+}
+
 variable "endpoints" {
   description = "Which endpoints to make in the VPC: leave out what it has already."
   type        = set(string)

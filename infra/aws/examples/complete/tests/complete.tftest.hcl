@@ -14,6 +14,7 @@ variables {
   route_table_ids = ["rtb-1"]
   clients         = { nodes = "sg-1" }
   api_domain      = "api.example.com"
+  cluster         = { arn = "arn:aws:eks:eu-central-1:111122223333:cluster/c" }
 }
 
 run "each_process_is_given_what_it_reads" {

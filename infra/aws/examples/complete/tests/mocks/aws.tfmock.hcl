@@ -34,3 +34,7 @@ mock_resource "aws_cloudfront_distribution" {
 mock_resource "aws_db_instance" {
   defaults = { address = "a-database.rds.amazonaws.com", port = 5432 }
 }
+
+mock_resource "aws_iam_role" {
+  defaults = { arn = "arn:aws:iam::111122223333:role/a-role" }
+}
