@@ -121,11 +121,11 @@ def running_server() -> Iterator[Server]:
         yield Server(given)
         return
     wanted = os.environ.get("TEST_POSTGRES")  # noqa: TID251 - as above
-    with own_server(debians(wanted) if wanted else None) as server:
+    with own_server(of_debian(wanted) if wanted else None) as server:
         yield server
 
 
-def debians(version: str) -> Path:
+def of_debian(version: str) -> Path:
     """The binaries of a major version as Debian installs it; without them a test is skipped."""
     folder = Path("/usr/lib/postgresql") / version
     if not (folder / "bin" / "initdb").exists():

@@ -13,7 +13,7 @@ from imagefleet.store.schema import locks
 from imagefleet.store.schema.locks import ROW, Step, foretell, plan
 from imagefleet.store.schema.migration_files import Migration, shipped_migrations
 from imagefleet.store.schema.roles import ensure_roles
-from tests.support.database import PASSWORDS, Database, copied_database, debians, own_server
+from tests.support.database import PASSWORDS, Database, copied_database, of_debian, own_server
 from tests.support.eventually import eventually
 
 Seen: TypeAlias = dict[str, tuple[str, str]]
@@ -215,7 +215,7 @@ async def ground(request: pytest.FixtureRequest, database: Database) -> AsyncIte
         async with copied_database(database.server, "template0") as empty:
             yield empty
         return
-    with own_server(debians(request.param)) as server:
+    with own_server(of_debian(request.param)) as server:
         async with server.admin() as admin:
             await ensure_roles(admin, PASSWORDS, scram_iterations=1)
         async with copied_database(server, "template0") as empty:
