@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from imagefleet.errors import Misconfigured
 from imagefleet.settings import (
     ApiSettings,
+    Client,
     Database,
     MaintenanceSettings,
     Person,
@@ -32,7 +33,7 @@ SETTINGS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
     "api": (ApiSettings,),
     "worker": (WorkerSettings,),
     "maintenance": (MaintenanceSettings,),
-    "cli": (Database, Roles, Person),
+    "cli": (Database, Roles, Person, Client),
 }
 # Of the SDK, and of the client that finds LocalStack.
 OF_OTHERS: Final = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LOCALSTACK_HOST"}
@@ -109,13 +110,14 @@ def secrets_are_there(manifests: Manifests) -> Iterator[str]:
 
 
 def roles_are_the_process_own(manifests: Manifests) -> Iterator[str]:
-    wanted = {process: f"imagefleet_{process}" for process in COMPONENTS}
-    wanted["cli"] = "imagefleet_owner"
+    others = {"migrations": "owner", "operator": "admin"}
     for workload in manifests.ours:
         url = manifests.environment(workload).get("DATABASE_URL", "")
         role = re.match(r"postgresql://(\w+):", url)
-        if role and role[1] not in {wanted[workload.process], "role"}:
-            yield f"{workload.name}: is {role[1]} in Postgres, not {wanted[workload.process]}"
+        component = workload.labels["app.kubernetes.io/component"]
+        wanted = f"imagefleet_{others.get(component, component)}"
+        if role and role[1] not in {wanted, "role"}:
+            yield f"{workload.name}: is {role[1]} in Postgres, not {wanted}"
     scaling = manifests.named("Secret", "imagefleet-scaling").get("stringData", {})
     if scaling and scaling["user"] != "imagefleet_scaler":
         yield f"KEDA is {scaling['user']} in Postgres, not imagefleet_scaler"
