@@ -88,7 +88,7 @@ test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed
 	@TEST_POSTGRES=$(POSTGRES) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
-	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py --write-golden
+	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py tests/infra/identity/test_rights.py --write-golden
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))

@@ -4,6 +4,7 @@ Each check is a function over what was rendered, so a test may break a copy and 
 What of a setting stands in a manifest is read as the process reads it.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from imagefleet.errors import Misconfigured
 from imagefleet.settings import (
     ApiSettings,
+    Client,
     Database,
     MaintenanceSettings,
     Person,
@@ -32,7 +34,7 @@ SETTINGS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
     "api": (ApiSettings,),
     "worker": (WorkerSettings,),
     "maintenance": (MaintenanceSettings,),
-    "cli": (Database, Roles, Person),
+    "cli": (Database, Roles, Person, Client),
 }
 # Of the SDK, and of the client that finds LocalStack.
 OF_OTHERS: Final = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LOCALSTACK_HOST"}
@@ -109,13 +111,14 @@ def secrets_are_there(manifests: Manifests) -> Iterator[str]:
 
 
 def roles_are_the_process_own(manifests: Manifests) -> Iterator[str]:
-    wanted = {process: f"imagefleet_{process}" for process in COMPONENTS}
-    wanted["cli"] = "imagefleet_owner"
+    others = {"migrations": "owner", "operator": "admin"}
     for workload in manifests.ours:
         url = manifests.environment(workload).get("DATABASE_URL", "")
         role = re.match(r"postgresql://(\w+):", url)
-        if role and role[1] not in {wanted[workload.process], "role"}:
-            yield f"{workload.name}: is {role[1]} in Postgres, not {wanted[workload.process]}"
+        component = workload.labels["app.kubernetes.io/component"]
+        wanted = f"imagefleet_{others.get(component, component)}"
+        if role and role[1] not in {wanted, "role"}:
+            yield f"{workload.name}: is {role[1]} in Postgres, not {wanted}"
     scaling = manifests.named("Secret", "imagefleet-scaling").get("stringData", {})
     if scaling and scaling["user"] != "imagefleet_scaler":
         yield f"KEDA is {scaling['user']} in Postgres, not imagefleet_scaler"
@@ -205,6 +208,24 @@ def accounts_are_there(manifests: Manifests) -> Iterator[str]:
             yield f"{workload.name}: there is no ServiceAccount {account}"
 
 
+def roles_of_aws_find_their_accounts(manifests: Manifests) -> Iterator[str]:
+    """Terraform gives each role to one account by name: KEDA's is not ours."""
+    module = ROOT / "infra" / "aws" / "modules" / "identity"
+    rights = json.loads((module / "rights.json").read_text(encoding="utf-8"))["rights"]
+    given = re.search(
+        r'namespace = "([\w-]+)", name = "([\w-]+)\$\{process\}"', (module / "main.tf").read_text()
+    )
+    assert given is not None, "main.tf of identity names its accounts in another way"
+    namespace, prefix = given.groups()
+    there = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in manifests.of("ServiceAccount")
+    }
+    for process in set(rights) - {"keda"}:
+        if manifests.fleet and (namespace, prefix + process) not in there:
+            yield f"nobody is {prefix}{process} in {namespace}, to whom AWS gives a role"
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     variables_are_read,
     settings_can_be_used,
@@ -215,4 +236,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     images_are_built,
     rights_are_least,
     accounts_are_there,
+    roles_of_aws_find_their_accounts,
 )
