@@ -1,7 +1,6 @@
-"""The verbs of the holder of the database, `imagefleet keys` and `imagefleet migrate`.
+"""What the holder of the database asks Postgres itself, as a person; and `imagefleet keys`.
 
-They ask Postgres itself, each under the role that it needs, as a person: there is no key yet, or
-nobody to take one.
+Each verb is under the role that it needs: there is no key yet, or nobody to take one.
 """
 
 import os
@@ -16,11 +15,8 @@ import typer
 
 from imagefleet.cli.output import (
     Columns,
-    ExitCode,
-    Fields,
     GivesWay,
     Table,
-    finish,
     run_async,
     say,
     show,
@@ -28,20 +24,17 @@ from imagefleet.cli.output import (
 from imagefleet.cli.verbs import Json, OfTenant, ReasonIfAny, Tenant, group
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
-from imagefleet.settings import Database, Person, Roles, load
+from imagefleet.settings import Database, Person, load
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet import keys as store
-from imagefleet.store.fleet.audit import Act, Actor, acting, has_audit
+from imagefleet.store.fleet.audit import Actor
 from imagefleet.store.fleet.keys import SCOPES, ApiKey
-from imagefleet.store.schema import migrations
-from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 
 LONGEST_NAME: Final = 200  # characters, as the audit keeps it
 
 Answer = TypeVar("Answer")
 
 keys = group("Create, list and revoke API keys (DATABASE_URL of the role imagefleet_admin).")
-migrate = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 
 @keys.command()
@@ -170,8 +163,8 @@ def apply(
     Any number may run at once, and any of them may be killed. A version may bring a role that the
     one before had not: then --roles is needed once, and this verb says so. It needs
     ADMIN_DATABASE_URL and a password for each role: OWNER_DATABASE_PASSWORD,
-    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR and ADMIN, or the same names
-    with _FILE and the path of a file. It sets them all, and the audit says who did:
+    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR, ADMIN and SCALER, or the
+    same names with _FILE and the path of a file. It sets them all, and the audit says who did:
     IMAGEFLEET_ACTOR, or the user of this machine.
 
     For example:
@@ -239,14 +232,12 @@ def at_postgres(work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
     """What a verb wants of the database."""
 
     async def working() -> Answer:
-        async with connect(_url(), process="cli") as connection:
+        database = load(Database)
+        url = database.url.get_secret_value()
+        async with connect(url, process="cli", pooler=database.pooler) as connection:
             return await work(connection)
 
     return run_async(working())
-
-
-def _url() -> str:
-    return load(Database).url.get_secret_value()
 
 
 def whoami() -> Actor:

@@ -31,6 +31,8 @@ ROLE_LIMITS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "imagefleet_maintenance": ("1min", "30s", "5s"),
         "imagefleet_operator": ("30s", "30s", "2s"),
         "imagefleet_admin": ("30s", "30s", "2s"),
+        # Who scales asks again soon, and goes on with what it heard before.
+        "imagefleet_scaler": ("5s", "5s", "2s"),
     }
 )
 ROLES = tuple(ROLE_LIMITS)
@@ -117,6 +119,8 @@ class SessionSeen:
     role: str
     superuser: bool
     version: str
+    tls: str | None
+    """Of what leads to Postgres: behind a pooler, from there on."""
     now: datetime
 
 
@@ -124,6 +128,7 @@ DESCRIBE_SESSION: Final = """
 SELECT current_user::text AS role,
        current_setting('is_superuser') = 'on' AS superuser,
        current_setting('server_version') AS version,
+       (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS tls,
        clock_timestamp() AS now
 """
 
