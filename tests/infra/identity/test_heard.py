@@ -39,6 +39,9 @@ RARE: Final = {
         ),
         "maintenance sqs:DeleteMessage on dead-letter": "dead-letter, DeleteMessageBatch",
     },
+    "nobody asks the doctor": {
+        "maintenance sqs:GetQueueAttributes on lanes, dead-letter": "dead-letter",
+    },
     "a sweep finds litter when it is a day old, and so does the second look at a deletion": {
         "maintenance s3:GetObject on originals/o/*, outputs/i/*": (
             "originals/o/*, outputs/i/*, HeadObject"
