@@ -10,7 +10,7 @@ READY := .venv/.ready
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
-	check-infra image image-test localstack localstack-up localstack-down
+	check-infra apply-test image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ image: ## Build the containers of all processes (PYTHON_IMAGE=python:3.13-slim, 
 
 image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed
 	@$(BIN)/python -m tests.containers --engine $(ENGINE)
+
+apply-test: $(READY) ## infra/aws applied to an emulator, the fleet on what it made, a second apply, destroy, some three minutes (needs Terraform)
+	@$(BIN)/python -m tests.infra.aws.apply
 
 localstack: $(READY) ## The same fleet without containers, LocalStack from PyPI: redrive, backlog, drain, kill (needs Python 3.13)
 	@infra/localstack/setup
