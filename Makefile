@@ -9,8 +9,8 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
-	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers \
-	image image-test localstack localstack-up localstack-down
+	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-kubernetes \
+	check-infra image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
 	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
-check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, spelling (-k: do not stop at the first)
+check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-kubernetes check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, manifests, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
 
 check-format: $(READY)
@@ -66,9 +66,17 @@ check-containers: $(READY)
 	@$(BIN)/hadolint services/Dockerfile
 	@.ci/compose -f compose.localstack.yml config --quiet
 
+check-kubernetes: $(READY)
+	@echo "check: manifests of Kubernetes (kustomize build, tests.infra.kubernetes)"
+	@$(BIN)/python -m tests.infra.kubernetes production
+
 check-spelling: $(READY)
 	@echo "check: spelling (codespell)"
 	@$(BIN)/codespell
+
+check-infra: $(READY) ## Infrastructure as code: every overlay of Kubernetes against schemas and code; what is not installed is left out by name
+	@$(BIN)/python -m tests.infra.kubernetes
+	@$(BIN)/pytest -q -n 0 tests/infra/kubernetes
 
 fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md
 	$(BIN)/ruff check --quiet --fix . || true
@@ -80,7 +88,7 @@ test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
-	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py --write-golden
+	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py tests/infra/identity/test_rights.py --write-golden
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))

@@ -115,6 +115,12 @@ async def admin(database: Database) -> AsyncIterator[OpenConnection]:
 
 
 @pytest.fixture
+async def scaler(database: Database) -> AsyncIterator[OpenConnection]:
+    async with database.connect("scaler") as connection:
+        yield connection
+
+
+@pytest.fixture
 async def superuser(database: Database) -> AsyncIterator[OpenConnection]:
     """Ages rows, and does what no role of the product may do."""
     async with database.connect("superuser") as connection:

@@ -100,7 +100,9 @@ async def test_paths_beyond_the_free_ones_are_paid(cli: Cli) -> None:
     paid = await told(cli, "--replaced", "0.1")
 
     assert cost_of(free, "CloudFront, invalidations") == 0
-    assert cost_of(paid, "CloudFront, invalidations") == pytest.approx((100_000 - 1000 / 30) * 0.005)
+    assert cost_of(paid, "CloudFront, invalidations") == pytest.approx(
+        (100_000 - 1000 / 30) * 0.005
+    )
 
 
 async def test_what_is_too_small_first_stands_first_and_grows_with_the_load(cli: Cli) -> None:
@@ -172,6 +174,12 @@ def table_below(heading: str) -> list[list[str]]:
 
 def number(told: str) -> float:
     return float(told.split(maxsplit=1)[0].replace(",", ""))
+
+
+async def test_the_page_shows_what_a_million_images_need(cli: Cli) -> None:
+    shown = (await cli(*MILLION)).out
+
+    assert f"```text\n{shown}```\n" in (DOCS / "capacity.md").read_text(encoding="utf-8")
 
 
 def test_the_page_tells_what_a_picture_was_measured_to_take() -> None:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -38,7 +39,10 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 async def main(arguments: Sequence[str] | None = None) -> int:
-    asked = options(arguments)
+    asked, task = options(arguments), asyncio.current_task()
+    assert task is not None
+    # Whoever ends it: nothing is left.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     seed: int = asked.seed or secrets.randbelow(2**31)
     say(f"{asked.requests:,} requests, seed {seed}")
     async with running_stack() as stack:
@@ -122,4 +126,7 @@ def say(*lines: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(asyncio.run(main()))
+    except asyncio.CancelledError:
+        sys.exit(128 + signal.SIGTERM)

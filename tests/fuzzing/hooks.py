@@ -35,6 +35,10 @@ COUNTED: Final = Path(ASKED["counted"])
 
 OF_A_TENANT: Final = frozenset({"jobId", "imageId", "uploadId", "parentJobId", "nextCursor"})
 ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+NAMES: Final = {
+    "tenant": re.compile(r"[a-z0-9][a-z0-9-]{0,62}"),
+    "name": re.compile(r"[a-z][a-z0-9_.*-]{0,199}"),
+}
 CURRENT: Final = re.compile(r"/i/([0-9a-f-]{36})/current/(\w+)\.(\w+)$")
 MOST_KNOWN: Final = 200  # of a kind
 KNOWN_SHARE: Final = 0.6  # of the ids in paths
@@ -63,13 +67,13 @@ class Anybody:
 
 @schemathesis.hook
 def map_path_parameters(context: HookContext, path_parameters: dict[str, Any]) -> dict[str, Any]:
-    """Now and then something that there is; what was made to be no id stays none."""
+    """Now and then something that there is; what was made to be no id, or no name, stays none."""
     given = dict(path_parameters or {})
     if "variant" in given and _current and _chance.random() < KNOWN_SHARE:
         return dict(zip(("image_id", "variant", "ext"), _chance.choice(_current), strict=True))
     for name, value in given.items():
         known = _known[to_camel(name)]
-        is_one = name in {"tenant", "name"} or ID.fullmatch(str(value))
+        is_one = NAMES.get(name, ID).fullmatch(str(value))
         if known and is_one and _chance.random() < KNOWN_SHARE:
             given[name] = _chance.choice(known)
     return given

@@ -9,7 +9,8 @@ import pytest
 from tests.support.database import driver_of
 from tests.support.stack import Producer, Stack
 
-HELD: Final = ("api", "operator", "worker", "maintenance")  # by processes that strangers reach
+# By processes that strangers reach, and by who scales them.
+HELD: Final = ("api", "operator", "worker", "maintenance", "scaler")
 FORBIDDEN: Final = {
     "make a key": """
         INSERT INTO api_keys (id, tenant_id, name, secret_sha256, scopes)

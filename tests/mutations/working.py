@@ -119,6 +119,14 @@ WORKING: Final = (
         ),
     ),
     Mutation(
+        "the lane that had room last has the next, too",
+        f"{WORKER}/slots.py",
+        "max(0, room - (name in debt.types))",
+        "room",
+        "worker/test_consumer_slots.py",
+        ("test_a_lane_that_had_no_room_has_the_next_unless_it_does_not_come",),
+    ),
+    Mutation(
         "a lane does without the room that another lane's claim keeps",
         f"{WORKER}/consumer.py",
         "        await self._ears.type_slots.answered()\n",

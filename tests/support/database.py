@@ -29,12 +29,12 @@ from tests.support.eventually import eventually
 from tests.support.invariants import ledger_balances, no_row_offends
 
 # By the short name of the process that uses them.
-Role = Literal["owner", "api", "worker", "maintenance", "operator", "admin", "superuser"]
+Role = Literal["owner", "api", "worker", "maintenance", "operator", "admin", "scaler", "superuser"]
 
 # Throw-away servers on 127.0.0.1. Fixed, so that parallel test processes on one given server agree.
 PASSWORDS = {
     f"imagefleet_{name}": f"{name}-of-tests"
-    for name in ("owner", "api", "worker", "maintenance", "operator", "admin")
+    for name in ("owner", "api", "worker", "maintenance", "operator", "admin", "scaler")
 }
 
 # Asserted by every database test at its end, as superuser, unless it is marked `breaks_invariants`.

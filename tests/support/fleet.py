@@ -32,6 +32,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.images.images import submit_image
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.main import main as worker_main
+from tests.faults.plugin import calls
 from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.eventually import eventually
@@ -141,7 +142,8 @@ class Place:
     def environment(self, process: Process) -> dict[str, str]:
         return {
             "PATH": os.defpath,
-            "PYTHONPATH": f"{SERVICES}{os.pathsep}{SERVICES.parent}",
+            "PYTHONPATH": os.pathsep.join((calls.FOLDER, str(SERVICES), str(SERVICES.parent))),
+            **calls.environment(),
             "DATABASE_URL": self.database.url(process),
             "AWS_ENDPOINT_URL": self.emulator.url,
             "AWS_REGION": REGION,

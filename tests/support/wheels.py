@@ -15,6 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 BUILT_WITHIN: Final = 50.0  # seconds for one command of uv; with a full cache each takes one
+NPM_WITHIN: Final = 200.0
 COMPLETE: Final = ".complete"  # written last: without it an environment is made anew
 CERTIFICATES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
@@ -98,6 +99,34 @@ def pinned_environment(requirements: Path, cache: Path) -> Path:
             run_uv("pip", "install", *into, **mirror())
             (folder / COMPLETE).touch()
     return python
+
+
+class NoPrograms(Exception):
+    """What npm would bring is not to be had here; says why."""
+
+
+def pinned_modules(pins: Path, cache: Path) -> Path:
+    """Where the packages of npm are that package.json and package-lock.json of this folder name.
+
+    As with `pinned_environment`; nothing that a package would run while it is installed is run.
+    """
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        message = "node and npm are not here"
+        raise NoPrograms(message)
+    files = [pins / name for name in ("package.json", "package-lock.json")]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    folder = cache / f"{pins.name}-npm-{digest}"
+    with alone(folder):
+        if not (folder / COMPLETE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for file in files:
+                shutil.copy(file, folder)
+            quiet = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
+            subprocess.run([npm, "ci", *quiet], cwd=folder, check=True, timeout=NPM_WITHIN)
+            (folder / COMPLETE).touch()
+    return folder / "node_modules"
 
 
 def build_wheel(project: Path, folder: Path) -> Path:

@@ -21,7 +21,8 @@ Replaced = Annotated[
 ]
 KeptDays = Annotated[int, typer.Option(min=1, max=36_500, help="For how long images are kept.")]
 PricesFile = Annotated[
-    Path, typer.Option("--prices", metavar="FILE", help="Other prices: TOML; docs/capacity.md.")
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Other prices: TOML; docs/capacity.md."),
 ]
 
 
@@ -31,7 +32,7 @@ def capacity(
     peak_factor: PeakFactor = 4,
     replaced: Replaced = 0.01,
     kept_days: KeptDays = 365,
-    prices: PricesFile = SHIPPED_PRICES,
+    prices: PricesFile = None,
     as_json: Json = False,
 ) -> None:
     """Say what so many images a day need and cost, and what is too small first when they grow.
@@ -58,7 +59,7 @@ def capacity(
         replaced=replaced,
         kept_days=kept_days,
     )
-    answer = _answer(load, prices_of(prices))
+    answer = _answer(load, prices_of(prices or SHIPPED_PRICES))
     show(answer, lambda _: _seen(answer), as_json=as_json)
     if not as_json:
         complain("reckoned from what docs/capacity.md says was measured; measure your own pictures")

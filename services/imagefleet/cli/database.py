@@ -170,8 +170,8 @@ def apply(
     Any number may run at once, and any of them may be killed. A version may bring a role that the
     one before had not: then --roles is needed once, and this verb says so. It needs
     ADMIN_DATABASE_URL and a password for each role: OWNER_DATABASE_PASSWORD,
-    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR and ADMIN, or the same names
-    with _FILE and the path of a file. It sets them all, and the audit says who did:
+    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR, ADMIN and SCALER, or the
+    same names with _FILE and the path of a file. It sets them all, and the audit says who did:
     IMAGEFLEET_ACTOR, or the user of this machine.
 
     For example:

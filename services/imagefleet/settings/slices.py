@@ -355,6 +355,8 @@ class Roles(Slice):
     """Of imagefleet_operator."""
     admin: Password = Field(validation_alias="ADMIN_DATABASE_PASSWORD")
     """Of imagefleet_admin, which makes tenants and keys, and nothing else."""
+    scaler: Password = Field(validation_alias="SCALER_DATABASE_PASSWORD")
+    """Of imagefleet_scaler, which asks how much work there is, and nothing else."""
 
     def passwords(self) -> dict[str, str]:
         """Return them by the role's full name."""

@@ -114,7 +114,7 @@ class Slots:
         self._changed(self)
 
 
-class Turn(NamedTuple):
+class Debt(NamedTuple):
     """A lane that is owed room for these types, until then by the loop's clock if there is some."""
 
     types: frozenset[str]
@@ -137,7 +137,7 @@ class TypeSlots:
         self._taken: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         """Those of them that claims on their way may need, or not."""
-        self._owed: dict[Lane, Turn] = {}
+        self._owed: dict[Lane, Debt] = {}
         """In the order in which they came."""
         self._more = asyncio.Event()
         self._now = asyncio.get_running_loop().time
@@ -155,15 +155,15 @@ class TypeSlots:
     def rooms_of(self, lane: Lane) -> dict[str, int]:
         """How many of this lane may: room that others were owed before it is theirs for a while."""
         rooms = self.rooms
-        for other, turn in list(self._owed.items()):
+        for other, debt in list(self._owed.items()):
             if other is lane:
                 break
-            if turn.until is None and any(rooms.get(name) for name in turn.types):
-                self._owed[other] = turn._replace(until=self._now() + OWED_FOR)
-            elif turn.until is not None and self._now() > turn.until:
+            if debt.until is None and any(rooms.get(name) for name in debt.types):
+                self._owed[other] = debt._replace(until=self._now() + OWED_FOR)
+            elif debt.until is not None and self._now() > debt.until:
                 del self._owed[other]
                 continue
-            rooms = {name: max(0, room - (name in turn.types)) for name, room in rooms.items()}
+            rooms = {name: max(0, room - (name in debt.types)) for name, room in rooms.items()}
         return rooms
 
     def full(self, lane: Lane) -> frozenset[str]:
@@ -175,7 +175,7 @@ class TypeSlots:
         if lane in self._owed and not self._owed[lane].types.isdisjoint(begun):
             del self._owed[lane]
         if no_room and lane not in self._owed and (full := self.full(lane)):
-            self._owed[lane] = Turn(full)
+            self._owed[lane] = Debt(full)
         self._more.set()
 
     async def more(self, lane: Lane, types: Collection[str], within: float, *, most: int) -> int:

@@ -4,10 +4,8 @@ They live in environments of their own, pinned beside this file, below .bench/ o
 """
 
 import asyncio
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -16,7 +14,7 @@ import pytest
 
 from imagefleet.api.http.documents import DOCUMENTS, OPERATORS, PRODUCERS
 from tests.support.api import Running, documents_of, of_nobody
-from tests.support.wheels import COMPLETE, ROOT, alone, pinned_environment
+from tests.support.wheels import ROOT, NoPrograms, pinned_environment, pinned_modules
 
 pytestmark = pytest.mark.timeout(300)  # the first one fetches what the others find
 
@@ -60,21 +58,10 @@ def python() -> Path:
 @pytest.fixture(scope="session")
 def programs() -> Path:
     """Where those of npm are."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("node and npm are not here")
-    pins = [HERE / name for name in ("package.json", "package-lock.json")]
-    digest = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:16]
-    folder = CACHE / f"generators-npm-{digest}"
-    with alone(folder):
-        if not (folder / COMPLETE).exists():
-            folder.mkdir(exist_ok=True)
-            for pin in pins:
-                shutil.copy(pin, folder)
-            silent = ("--silent", "--no-audit", "--no-fund", "--ignore-scripts")
-            run(npm, "ci", *silent, cwd=folder)
-            (folder / COMPLETE).touch()
-    return folder / "node_modules" / ".bin"
+    try:
+        return pinned_modules(HERE, CACHE) / ".bin"
+    except NoPrograms as why:
+        pytest.skip(str(why))
 
 
 @pytest.fixture(params=ADDRESSES)

@@ -5,6 +5,9 @@ settings a test wants, on to the processes, which otherwise get an environment o
 processes it stops at named points, says so at a socket, and goes on when it is told to: whoever
 listens there may kill the process instead, knowing exactly how far it had come.
 
+Where a run of tests wants to know what processes call in AWS, `calls.py` tells it; with that alone
+a process is as it would be without.
+
 The product knows nothing of this. Its functions are replaced when their module has been loaded.
 What is renamed there would never be patched, and the tests that need it would wait for nothing: so
 each patch names what it replaces, a process in which one of these is missing ends, and
@@ -22,7 +25,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
@@ -35,6 +38,9 @@ POINTS: frozenset[str] = frozenset(GIVEN.get("points", ()))
 PROCESS = sys.orig_argv[-1] if "imagefleet" in sys.orig_argv else ""
 # The job whose attempt the current task belongs to; tasks inherit it.
 JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job")
+# A file, where somebody wants to know of calls to AWS.
+CALLS: str = os.environ.get("IMAGEFLEET_CALLS", "")  # noqa: TID251
+HEARD = "imagefleet.aws.session"
 # In a process that is to tell where it walks, `walking.py` and what it has begun.
 WALKING: Any = None
 if "walk" in GIVEN and PROCESS in {"api", "worker", "maintenance"}:
@@ -129,6 +135,7 @@ def _hand_on(module: ModuleType) -> None:
                 **environment_of(process, *args, **named),
                 "PYTHONPATH": os.pathsep.join((HERE, ROOT)),
                 "IMAGEFLEET_FAULTS": json.dumps(GIVEN),
+                **({"IMAGEFLEET_CALLS": CALLS} if CALLS else {}),
                 **settings.get("all", {}),
                 **settings.get(process, {}),
             }
@@ -370,6 +377,14 @@ def _statements(_module: ModuleType) -> None:
         WALKING.tell_statements()
 
 
+@after_loading(HEARD, "AwsSession.__init__", "AwsSession._opened")
+def _heard(module: ModuleType) -> None:
+    if CALLS:
+        calls = importlib.import_module("calls")
+        calls.LISTENING.append(calls.writing_to(CALLS))
+        calls.listen(module)
+
+
 @after_loading("imagefleet.worker.isolation.nursery", "BOOT")
 def _walked_children(module: ModuleType) -> None:
     """The zygote has an empty environment; it is told by what it is started with."""
@@ -395,15 +410,18 @@ class Loader(importlib.abc.Loader):
 
 
 class Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self._targets = targets
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in TARGETS:
+        if name not in self._targets:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = Loader(spec.loader, TARGETS[name])
+                spec.loader = Loader(spec.loader, self._targets[name])
                 return spec
         return None
 
@@ -423,4 +441,6 @@ def _exists(module: str) -> bool:
 if GIVEN:
     if nowhere():  # an exception here would be told and passed over
         sys.exit(f"the fault plugin patches modules that are not there: {nowhere()}")
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, Finder(TARGETS))
+elif CALLS and __name__ == "sitecustomize":  # a process of no stack, that is only to be heard
+    sys.meta_path.insert(0, Finder({HEARD: TARGETS[HEARD]}))

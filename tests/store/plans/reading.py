@@ -76,6 +76,10 @@ from tests.support.factories import (
 )
 
 
+def working_in(lane: Lane) -> Callable[[Connection], Awaitable[object]]:
+    return lambda c: c.fetchval(f"SELECT work_in_lane('{lane}')")
+
+
 async def live_settings_unchanged(connection: Connection) -> None:
     version = await connection.fetchval("SELECT version FROM live_version")
     assert await read_live(connection, version) is None
@@ -270,6 +274,11 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             depths_without_a_book, "maintenance", 2 * FEW + PROCESSING + 20, 2 * FEW + 500
         ),
         "sample the ledger": Case(read_ledger, "maintenance", 6 * HOURS + 3 * TOLD + 100, 600),
+        # Of a lane that is full the first ten thousand; of the others every level, and what is due.
+        **{
+            f"work in lane {lane}": Case(working_in(lane), "scaler", 10, pages)
+            for lane, pages in ((Lane.FAST, 2000), (Lane.GENERAL, 2000), (Lane.QUARANTINE, 2000))
+        },
         "sample the oldest": Case(sample_oldest, "maintenance", 10, 100),
         "fold a hundred entries": Case(
             lambda c: fold_entries(c, limit=100), "maintenance", 400, 2000

@@ -273,13 +273,33 @@ SELECT has_schema_privilege($1, 'public', 'USAGE') AS schema_usage,
 """
 
 
+async def test_who_scales_reads_no_table_but_what_version_this_is(superuser: Connection) -> None:
+    grants = {table: await granted(superuser, "scaler", table) for table in EXPECTED}
+
+    assert {**dict.fromkeys(EXPECTED, NOTHING), "schema_migrations": READS} == grants
+
+
+CALLABLE = """
+SELECT proname FROM pg_proc
+ WHERE pronamespace = 'public'::regnamespace AND prorettype <> 'trigger'::regtype
+   AND has_function_privilege($1, oid, 'EXECUTE')
+"""
+
+
+async def test_who_scales_calls_one_function_that_looks_at_rows(superuser: Connection) -> None:
+    names = {row[0] for row in await superuser.fetch(CALLABLE, "imagefleet_scaler")}
+
+    assert {"work_in_lane", "hour_of", "fault_fingerprint", "take_key"} >= names
+    assert "work_in_lane" in names
+
+
 async def test_who_makes_keys_does_nothing_else(superuser: Connection) -> None:
     grants = {table: await granted(superuser, "admin", table) for table in EXPECTED}
 
     assert {table: by_role.get("admin", NOTHING) for table, by_role in EXPECTED.items()} == grants
 
 
-@pytest.mark.parametrize("role", EVERY_ROLE)
+@pytest.mark.parametrize("role", [*EVERY_ROLE, "scaler"])
 async def test_a_role_may_use_the_schema_and_make_nothing(role: str, superuser: Connection) -> None:
     row = await superuser.fetchrow(BEYOND_TABLES, f"imagefleet_{role}")
 
@@ -317,6 +337,7 @@ async def test_functions_with_the_owners_rights_are_nobodys_to_call(
         "pause_own_target": False,
         "pause_target": False,
         "resume_own_target": False,
+        "work_in_lane": False,
         "write_dead_letter": False,
     } == definers
 
@@ -342,6 +363,15 @@ async def test_every_function_names_the_schemas_it_looks_in(superuser: Connectio
         "refuse": ["search_path=pg_catalog"],
         "take_key": ["search_path=pg_catalog, public", "enable_seqscan=off"],
         "tell_audit": ["search_path=pg_catalog"],
+        "work_in_lane": [
+            "search_path=pg_catalog",
+            "enable_seqscan=off",
+            "enable_bitmapscan=off",
+            "enable_sort=off",
+            "enable_hashjoin=off",
+            "enable_mergejoin=off",
+            "jit=off",
+        ],
         "write_dead_letter": ["search_path=pg_catalog, public"],
     } == settings
 

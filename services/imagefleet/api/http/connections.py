@@ -33,7 +33,7 @@ MOST_KEYLESS: Final = 1000
 
 LARGEST_HEAD: Final = 65_536  # bytes; `requests` refuses less than this, but politely
 HEAD_WITHIN: Final = timedelta(seconds=10)
-IDLE_WITHIN: Final = timedelta(seconds=30)
+IDLE_WITHIN: Final = timedelta(seconds=75)  # so that a load balancer (60 s) is the first to close
 SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
 AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on

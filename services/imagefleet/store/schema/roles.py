@@ -31,6 +31,8 @@ ROLE_LIMITS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
         "imagefleet_maintenance": ("1min", "30s", "5s"),
         "imagefleet_operator": ("30s", "30s", "2s"),
         "imagefleet_admin": ("30s", "30s", "2s"),
+        # Who scales asks again soon, and goes on with what it heard before.
+        "imagefleet_scaler": ("5s", "5s", "2s"),
     }
 )
 ROLES = tuple(ROLE_LIMITS)

@@ -1,0 +1,95 @@
+"""The manifests agree with the code they run; and where one does not, it is said which and why."""
+
+import copy
+import json
+from functools import cache
+
+import pytest
+
+from imagefleet.telemetry.health import HealthServer
+from tests.infra.kubernetes import agreements, faults
+from tests.infra.kubernetes.agreements import Check
+from tests.infra.kubernetes.breaking import BROKEN, BROKEN_LOCALLY, Change
+from tests.infra.kubernetes.living import PATHS
+from tests.infra.kubernetes.rendering import STEPS, Manifests, rendered
+from tests.support.wheels import NoPrograms
+
+pytestmark = pytest.mark.timeout(300)  # the first one fetches what renders
+
+
+@cache
+def _rendered(installation: str) -> Manifests:
+    try:
+        return rendered(installation)
+    except NoPrograms as why:
+        pytest.skip(str(why))
+
+
+def a_copy_of(installation: str) -> Manifests:
+    return copy.deepcopy(_rendered(installation))
+
+
+@pytest.mark.parametrize("installation", STEPS)
+def test_everything_agrees(installation: str) -> None:
+    assert faults.faults_of(_rendered(installation)) == []
+
+
+@pytest.mark.parametrize(("check", "change", "said"), BROKEN, ids=[each[2] for each in BROKEN])
+def test_what_does_not_agree_is_named(check: Check, change: Change, said: str) -> None:
+    manifests = a_copy_of("production")
+
+    change(manifests)
+
+    assert said in "\n".join(check(manifests))
+
+
+@pytest.mark.parametrize(
+    ("check", "change", "said"), BROKEN_LOCALLY, ids=[each[2] for each in BROKEN_LOCALLY]
+)
+def test_what_does_not_agree_on_one_machine_is_named(
+    check: Check, change: Change, said: str
+) -> None:
+    manifests = a_copy_of("local")
+
+    change(manifests)
+
+    assert said in "\n".join(check(manifests))
+
+
+def test_no_check_is_there_that_nothing_fails() -> None:
+    assert {check for check, _, _ in [*BROKEN, *BROKEN_LOCALLY]} == set(faults.CHECKS)
+
+
+class _NoMetrics:
+    def exposition(self) -> bytes:
+        return b""
+
+    def watch_loop(self, lag: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), "/metrics"])
+async def test_every_path_that_is_asked_is_answered(path: str) -> None:
+    answer = await HealthServer(_NoMetrics(), vitals={}, readiness={}).answer(path)
+
+    assert answer.status == 200
+
+
+def test_the_whole_of_an_installation_is_there() -> None:
+    kinds = {each["kind"] for each in _rendered("production").documents}
+
+    assert kinds >= {
+        *("Deployment", "Job", "Service", "Ingress", "HorizontalPodAutoscaler", "ServiceAccount"),
+        *("PodDisruptionBudget", "NetworkPolicy", "ScaledObject", "TriggerAuthentication"),
+        *("ServiceMonitor", "PodMonitor", "ExternalSecret", "ConfigMap", "Namespace"),
+    }
+    assert "Secret" not in kinds
+
+
+def test_the_job_of_the_roles_has_every_password() -> None:
+    (job,) = _rendered("roles").running("cli")
+    of_roles = {name for name in agreements.known_to("cli") if name.endswith("_PASSWORD")}
+
+    assert job.container["args"] == ["migrate", "--roles"]
+    assert {name.removesuffix("_FILE") for name in job.given} >= of_roles
+    assert json.dumps(job.document).count("imagefleet-roles") == 1
