@@ -1,5 +1,5 @@
 # `make` prints what there is. Every target sets up what it needs.
-# Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=8 (test processes), ARGS="-k claim" (for pytest and run)
+# Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=8 (test processes), POSTGRES=15, ARGS="-k claim" (for pytest and run)
 
 # Tests wait as much as they work: four processes keep two cores busy, three left a quarter of them idle.
 WORKERS ?= 4
@@ -84,8 +84,8 @@ fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/sett
 	$(BIN)/imagefleet settings >docs/settings.md
 	$(BIN)/codespell --write-changes
 
-test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed)
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed; POSTGRES=15 is Debian's instead of the wheel's)
+	@TEST_POSTGRES=$(POSTGRES) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
 	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py tests/infra/identity/test_rights.py --write-golden

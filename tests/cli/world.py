@@ -108,6 +108,8 @@ VERBS: Final = (
     ("operator", "keys create --tenant acme --name new"),
     ("operator", "keys revoke {key}"),
     ("operator", "migrate status"),
+    ("operator", "migrate --check"),
+    ("operator", "migrate --plan"),
     ("operator", "migrate"),
     ("operator", "recipes list"),
     ("operator", "recipes show default"),

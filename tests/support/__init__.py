@@ -21,6 +21,7 @@ Postgres
     invariants  what is true of every database between two statements
     races       connections that meet, and who waits for whom
     wires       a way to a server that can be cut
+    poolers     PgBouncer before a test's database
 
 AWS
     emulators   processes that answer as SQS and S3 do, one of a kind for all test processes
@@ -40,6 +41,7 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
+    packages    programs of Debian that nobody installed
     browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures

@@ -60,7 +60,7 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import MOST_CONNECTIONS, Pool, open_pool, ping
+from imagefleet.store.database import Pool, open_pool, ping
 from imagefleet.store.images.recipes import remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
@@ -158,7 +158,8 @@ async def _open_tools(
                 settings.api.operator_database_url.get_secret_value(),
                 process="api-operator",
                 min_size=0,  # opened when somebody asks
-                max_size=settings.database.pool_max or MOST_CONNECTIONS,
+                max_size=settings.database.pool_of("api"),
+                pooler=settings.database.pooler,
             )
         )
         operators = operators.timed_by(metrics.query)

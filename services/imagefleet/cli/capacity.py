@@ -1,6 +1,5 @@
 """`imagefleet capacity`: what a fleet needs for so many images a day, and what a day costs."""
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,6 @@ from imagefleet.cli.estimates import DAY, SHIPPED_PRICES, Prices, Workload, pric
 from imagefleet.cli.output import Part, complain, section, show
 from imagefleet.cli.verbs import Json
 from imagefleet.client.api import Document
-from imagefleet.errors import Misconfigured
 
 ImagesPerDay = Annotated[int, typer.Option(min=1, max=10**9, help="So many uploads.")]
 Megapixels = Annotated[float, typer.Option(min=0.01, max=108, help="Of an average original, JPEG.")]
@@ -44,14 +42,6 @@ def capacity(
         imagefleet capacity --images-per-day 100000
         imagefleet capacity --images-per-day 5000000 --average-megapixels 24
     """
-    for option, number in (
-        ("--average-megapixels", average_megapixels),
-        ("--peak-factor", peak_factor),
-        ("--replaced", replaced),
-    ):
-        if math.isnan(number):  # which is neither below nor above a bound
-            detail = f"{option} is a number"
-            raise Misconfigured(detail)
     load = Workload(
         images_a_day=images_per_day,
         megapixels=average_megapixels,

@@ -18,6 +18,7 @@ from imagefleet.cli import (
     fleet,
     images,
     jobs,
+    migrating,
     queue,
     settings,
     targets,
@@ -150,7 +151,7 @@ app.command(rich_help_panel=OPERATORS)(fleet.ledger)
 app.command(rich_help_panel=OPERATORS)(fleet.prune)
 app.command(rich_help_panel=OPERATORS)(fleet.sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
-app.add_typer(database.migrate, name="migrate", rich_help_panel=OPERATIONS)
+app.add_typer(migrating.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
 
