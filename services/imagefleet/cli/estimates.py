@@ -16,6 +16,7 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from imagefleet.errors import Misconfigured
+from imagefleet.settings.slices import POOLED
 
 DAY: Final = 86_400  # seconds
 SHIPPED_PRICES: Final = Path(__file__).with_name("prices.toml")
@@ -158,9 +159,16 @@ class Workload:
         api = self.takes.api_ms / 1000 / BUSY
         workers, apis = _whole(self.peak * worker, 1), _whole(self.peak * api, 2)
         return (
-            Crew("worker", average * worker, workers, WORKER_VCPUS, 2, 3 * workers),
-            Crew("api", max(2, average * api), apis, 1, 1, 20 * apis),
-            Crew("maintenance", 2, 2, 0.5, 0.5, 22),
+            Crew(
+                "worker",
+                average * worker,
+                workers,
+                WORKER_VCPUS,
+                2,
+                workers * (POOLED["worker"] + 1),
+            ),
+            Crew("api", max(2, average * api), apis, 1, 1, apis * 2 * POOLED["api"]),
+            Crew("maintenance", 2, 2, 0.5, 0.5, 2 * (POOLED["maintenance"] + 1)),
         )
 
     def bill(self, prices: Prices) -> list[Charge]:
