@@ -158,7 +158,7 @@ image: ## Build the containers of all processes (PYTHON_IMAGE=python:3.13-slim, 
 image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed
 	@$(BIN)/python -m tests.containers --engine $(ENGINE)
 
-apply-test: $(READY) ## infra/aws applied to an emulator, the fleet on what it made, a second apply, destroy, some three minutes (needs Terraform)
+apply-test: $(READY) ## infra/aws applied to an emulator, the fleet on what it made, a second apply, destroy, some six minutes (needs Terraform)
 	@$(BIN)/python -m tests.infra.aws.apply
 
 localstack: $(READY) ## The same fleet without containers, LocalStack from PyPI: redrive, backlog, drain, kill (needs Python 3.13)

@@ -193,7 +193,7 @@ def again(applied: Applied) -> str:
     applied.terraform.run("apply", "-no-color", "second.tfplan")
     assert outputs(applied.terraform)["environment"] == applied.environment
     names = ", ".join(sorted({one.name for one in DIFFERENCES.values()}))
-    return f"changes nothing; the emulator differs by name: {names or 'nowhere'}"
+    return f"would change nothing in AWS; what the emulator forgets: {names or 'nothing'}"
 
 
 def destroy(applied: Applied) -> str:
