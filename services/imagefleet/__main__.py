@@ -31,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in {"typer", "rich", "httpx"}:
             raise
+        if arguments[:1] == ["doctor"]:
+            from imagefleet.doctor import run as examine  # noqa: PLC0415 - the one verb there
+
+            return examine(arguments[1:])
         sys.stderr.write(NEEDS_CLI + "\n")
         return 2
     return run(list(arguments))

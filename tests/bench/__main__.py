@@ -30,12 +30,14 @@ from tests.bench import (
     crowded,
     draining,
     footprint,
+    forgetting,
     growing,
     images,
     ladder,
     lingering,
     picking_up,
     posting,
+    taking,
     uploading,
 )
 from tests.bench.ground import Ground, durable_ground
@@ -53,6 +55,8 @@ ROWS: Final[Mapping[str, Row]] = {
         *draining.ROWS.values(),
         picking_up.ROW,
         counting.ROW,
+        taking.ROW,
+        forgetting.ROW,
         footprint.ROW,
         growing.ROW,
         crowded.ROW,
@@ -69,6 +73,7 @@ for example
   make bench ARGS="--only claims-10 --rounds 11"   one row, and a narrower interval
   make bench ARGS="--json run.json"                every value of every round, to be kept
   make bench ARGS="--from run.json"                the table of a run that was kept
+  make bench ARGS="--only forgetting"              a row that is measured only when it is named
   make bench-images                                the row of images alone
 
 how to read it
@@ -142,7 +147,7 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
 async def run(given: _Arguments, console: Console, told: dict[str, Any]) -> None:
     """Tell everything that was measured, row by row, and which ones could not be."""
     _end_in_order()
-    names = given.only or list(ROWS)
+    names = given.only or [row.name for row in ROWS.values() if not row.by_name]
     asked = Asked(
         rounds=given.rounds,
         jobs=given.jobs,

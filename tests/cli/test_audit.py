@@ -30,7 +30,7 @@ CHANGES: Final = frozenset({"keys create", "keys revoke"})
 OTHERS: Final[Mapping[str, str]] = {
     "keys list": "only reads",
     "migrate": "schema_migrations says what was applied; --roles is told, by the owner"
-    " (tests/cli/test_database.py)",
+    " (tests/cli/test_migrating.py)",
     "migrate status": "only reads",
     "doctor": "only reads Postgres",
     "up": "makes keys of its own, as `up`: see tests/embedded/test_stack.py",
@@ -81,7 +81,7 @@ def reaches_postgres(module: str, seen: set[str]) -> bool:
     return CONNECTS in ours or any(
         reaches_postgres(name, seen)
         for name in ours
-        if name.startswith(("imagefleet.cli", "imagefleet.embedded"))
+        if name.startswith(("imagefleet.cli", "imagefleet.doctor", "imagefleet.embedded"))
         and name != "imagefleet.cli.main"
     )
 

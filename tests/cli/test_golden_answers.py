@@ -115,10 +115,16 @@ async def test_every_verb_answers_scripts_as_before(
     await of_the_edge(under("operator"), maintenance, superuser)
     await of_jobs(under("acme"), under("operator"), worker, superuser)
     await of_the_fleet(under("operator"), maintenance)
-    for words in (("keys", "list"), ("migrate", "status")):
+    for words in (
+        ("keys", "list"),
+        ("migrate", "status"),
+        ("migrate", "--check"),
+        ("migrate", "--plan"),
+    ):
         await under("operator")(*words)
     for told_by in (["list"], ["show", "default"], ["diff", str(EIGHT_FILES)]):
         await under("operator")("recipes", *told_by)
+    await under("operator")("capacity", "--images-per-day", "1000000")
     new_key = ("keys", "create", "--tenant", "acme", "--name", "new")
     await under("operator")(*new_key)
 

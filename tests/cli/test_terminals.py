@@ -54,6 +54,7 @@ ALIKE: Final = (
     (re.compile(r"--cursor \w+"), "--cursor further"),
     # Each migration is a line, and a new one no other answer.
     (re.compile(r"^migration +state\n(\d{4}_[\w.]+ +applied\n)*", re.MULTILINE), "applied\n"),
+    (re.compile(r"(?<=^current: at )\d{4}_[\w.]+", re.MULTILINE), "the newest"),
 )
 
 

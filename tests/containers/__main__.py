@@ -78,7 +78,7 @@ async def cli(fleet: Fleet) -> str:
     code, said = fleet.engine.once(f"{PREFIX}-cli", ["migrate", "status"], owner)
     assert code == 0, said
     worker = fleet.environment("worker", 0)
-    code, said = fleet.engine.once(f"{PREFIX}-cli", ["doctor", "--as", "worker"], worker)
+    code, said = fleet.engine.once(f"{PREFIX}-cli", ["doctor", "--for", "worker"], worker)
     assert code == 0, said
     return "ok"
 

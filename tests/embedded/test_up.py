@@ -161,7 +161,7 @@ async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None
 
         await old_and_new_images_are_there(facts, result["images"][0]["image_id"], place)
         await the_walk_in_the_readme_works(facts, place)
-        await the_doctor_finds_nothing(facts)
+        await the_doctors_find_nothing(facts)
         await a_killed_worker_comes_back(second, facts, ready_file)
 
         async with imagefleet(*up(place)) as third:
@@ -207,23 +207,29 @@ async def the_walk_in_the_readme_works(facts: dict[str, Any], place: Path) -> No
     assert (place / "variant").read_bytes().startswith(b"\xff\xd8")
 
 
-async def the_doctor_finds_nothing(facts: dict[str, Any]) -> None:
+async def the_doctors_find_nothing(facts: dict[str, Any]) -> None:
     queues = {
         f"{name.upper().replace('-', '_')}_QUEUE_URL": url
         for name, url in facts["queue_urls"].items()
     }
     buckets = {f"{name.upper()}_BUCKET": bucket for name, bucket in facts["buckets"].items()}
+    urls = facts["database_urls"]
     environment = {
-        "DATABASE_URL": facts["database_urls"]["worker"],
         "CLOUDFRONT_DISTRIBUTION_ID": facts["distribution_id"],
+        "PUBLIC_BASE_URL": facts["public_base_url"],
+        "OPERATOR_DATABASE_URL": urls["operator"],
         **facts["aws"],
         **queues,
         **buckets,
     }
-    document = await said(("doctor", "--as", "worker", "--json"), environment)
+    for process in ("api", "worker", "maintenance"):
+        words = ("doctor", "--for", process, "--json")
+        document = await said(words, {**environment, "DATABASE_URL": urls[process]})
 
-    assert [check["name"] for check in document["checks"] if not check["ok"]] == []
-    assert "cloudfront" in [check["name"] for check in document["checks"]]
+        names = [check["name"] for check in document["checks"]]
+        assert [check for check in document["checks"] if not check["ok"]] == []
+        assert ("cloudfront" in names) == (process == "maintenance")
+        assert ("sandbox" in names) == (process == "worker")
 
 
 async def a_killed_worker_comes_back(

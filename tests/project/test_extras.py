@@ -70,6 +70,24 @@ def test_a_process_starts_with_its_own_extra_and_nothing_more(
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.parametrize("process", ["api", "worker", "maintenance"])
+def test_a_process_can_be_examined_where_it_runs(process: str, environment: Environment) -> None:
+    """Nothing is set: each setting that it lacks is told, and what needs none is tried."""
+    done = subprocess.run(
+        [environment.python, "-I", "-m", "imagefleet", "doctor", "--for", process],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={},
+    )
+
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [line.split("  ")[:2] for line in done.stdout.splitlines()]
+    assert ["failed", "settings: database"] in lines
+    assert (["ok", "disk"] in lines) == (process != "maintenance")
+    assert (["ok", "sandbox"] in lines) == (process == "worker")
+
+
 @pytest.mark.parametrize("process", ["api", "worker", "cli"])
 def test_the_shipped_recipes_are_in_the_wheel(environment: Environment) -> None:
     read = "from imagefleet.imaging.recipe_files import recipes_in_force as r; print(*r(None))"

@@ -222,7 +222,7 @@ async def test_we_end_it_when_the_server_does_not(
 ) -> None:
     monkeypatch.setattr(subject, "SILENCE", 0)
     async with open_pool(
-        database.url("api"), process="api", statement_within=0.5, through_pgbouncer=True
+        database.url("api"), process="api", statement_within=0.5, pooler="pgbouncer"
     ) as pool:
         with pytest.raises(Unavailable) as raised:
             async with pool.connection() as connection, connection.transaction():
@@ -270,7 +270,7 @@ async def test_an_open_transaction_never_goes_back_into_the_pool(database: Datab
 async def test_behind_pgbouncer_nothing_relies_on_the_session(database: Database) -> None:
     url = database.url("api")
     async with (
-        open_pool(url, process="api", through_pgbouncer=True) as pool,
+        open_pool(url, process="api", pooler="pgbouncer") as pool,
         pool.connection() as mine,
     ):
         value = await mine.fetchval("SELECT $1::jsonb", {"a": 1})

@@ -11,10 +11,13 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
+from imagefleet.errors import FleetError
+from imagefleet.store.database import connect
 from tests.store.plans import images, jobs, reading
 from tests.store.plans.history import HISTORY, ID, LOAD
 from tests.store.plans.work import Case, PlanMode, tidy, watched
-from tests.support.database import Database, Server, copied_database, driver_of
+from tests.support.database import Database, Server, copied_database, driver_of, login
+from tests.support.poolers import pgbouncer
 
 CASES: Final[Mapping[str, Case]] = MappingProxyType({**jobs.CASES, **images.CASES, **reading.CASES})
 
@@ -46,6 +49,26 @@ async def test_no_more_is_read_than_is_asked_for(
     assert work.plans != []
     assert work.rows <= case.rows, work.told
     assert work.pages <= case.pages, work.told
+
+
+async def test_every_statement_works_behind_a_pooler_where_nothing_stays_prepared(
+    loaded: Database,
+) -> None:
+    async with pgbouncer(loaded, pool_size=2) as pooler:
+        for name, case in CASES.items():
+            url = pooler.url(loaded, "superuser")
+            async with connect(url, process="test", pooler="pgbouncer") as connection:
+                undo = driver_of(connection).transaction()
+                await undo.start()
+                await connection.execute(f"SET LOCAL ROLE {login(case.by)}")
+                try:
+                    await case.run(connection)
+                except FleetError as error:
+                    pytest.fail(f"{name}: {error}")
+                finally:
+                    await undo.rollback()
+    async with loaded.connect("superuser") as superuser:
+        await tidy(superuser)
 
 
 async def test_a_statement_that_reads_through_the_history_is_noticed(loaded: Database) -> None:

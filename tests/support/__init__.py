@@ -21,11 +21,13 @@ Postgres
     invariants  what is true of every database between two statements
     races       connections that meet, and who waits for whom
     wires       a way to a server that can be cut
+    poolers     PgBouncer before a test's database
 
 AWS
     emulators   processes that answer as SQS and S3 do, one of a kind for all test processes
     aws         the product's sessions on them, and servers that misbehave as none of them can
     queues      a queue that does what it is told
+    terraform   the program, on a copy of infra/aws, and what it would change
     calls       a plugin: what processes call in AWS, judged by the rights that they have
     rights      those rights: what each process may do, and whether a call is allowed
     cloudfront  invalidations with the limits and faults of the real one
@@ -40,6 +42,7 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
+    packages    programs of Debian that nobody installed
     browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures

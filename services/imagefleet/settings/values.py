@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import annotated_types
@@ -108,6 +108,11 @@ DatabaseUrl = Annotated[
     SecretStr,
     AfterValidator(_database_url),
     Form("postgresql://user:password@host:port/database"),
+]
+Pooler = Annotated[
+    Literal["none", "pgbouncer", "pgbouncer-prepared"],
+    read_as(str.lower),
+    Form("none, pgbouncer or pgbouncer-prepared"),
 ]
 Names = Annotated[tuple[str, ...], read_as(_names), Form("names separated by commas")]
 Networks = Annotated[

@@ -7,10 +7,12 @@ cleans up), two seconds later by us (should the server have gone silent).
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Literal, NotRequired, TypeAlias, TypedDict
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import asyncpg
@@ -26,6 +28,7 @@ from imagefleet.errors import (
     StoreRejected,
     Unavailable,
 )
+from imagefleet.settings.values import Pooler
 
 Driver: TypeAlias = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Isolation: TypeAlias = Literal["repeatable_read", "serializable"]
@@ -184,6 +187,10 @@ class OwnConnection(Connection):
 
     __slots__ = ()
 
+    async def is_shared(self) -> bool:
+        """Whether a pooler stands between: who answers is not whom we were connected to."""
+        return bool(self._driver.get_server_pid() != await self.fetchval("SELECT pg_backend_pid()"))
+
     def is_closed(self) -> bool:
         """Whether it has ended."""
         return self._driver.is_closed()
@@ -234,19 +241,21 @@ async def open_pool(
     max_size: int = MOST_CONNECTIONS,
     connect_within: float = CONNECT_WITHIN,
     statement_within: float = STATEMENT_WITHIN,
-    through_pgbouncer: bool = False,
+    pooler: Pooler = "none",
     generic_plans: bool = False,
 ) -> AsyncIterator[Pool]:
     """A pool for the life of a process; with `min_size=0` it opens though nobody answers yet.
 
     With `generic_plans` a statement is planned once for all values, and every so often anew: for
-    few and large statements, whose plan costs more than what they do.
+    few and large statements, whose plan costs more than what they do. Behind PgBouncer the server
+    decides that: a session that is shared is nobody's to set.
     """
-    arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
-    if generic_plans and not through_pgbouncer:
+    arguments = _arguments(dsn, process, connect_within, statement_within, pooler)
+    if generic_plans:
+        arguments["max_cacheable_statement_size"] = 0  # any: the claim has more than 15 KiB
+    if generic_plans and pooler == "none":
         arguments["server_settings"]["plan_cache_mode"] = "force_generic_plan"
         arguments["max_cached_statement_lifetime"] = PLANNED_FOR
-        arguments["max_cacheable_statement_size"] = 0  # any: the claim has more than 15 KiB
     with _opening():
         pool = asyncpg.create_pool(
             **arguments,
@@ -270,10 +279,10 @@ async def connect(
     process: str,
     connect_within: float = CONNECT_WITHIN,
     statement_within: float = STATEMENT_WITHIN,
-    through_pgbouncer: bool = False,
+    pooler: Pooler = "none",
 ) -> AsyncIterator[OwnConnection]:
     """One connection outside any pool: a heartbeat, a migration, a tool."""
-    arguments = _arguments(dsn, process, connect_within, statement_within, through_pgbouncer)
+    arguments = _arguments(dsn, process, connect_within, statement_within, pooler)
     with _opening():
         connection = await asyncpg.connect(**arguments)
     try:
@@ -303,6 +312,8 @@ def _translate(error: Exception) -> FleetError | None:
             return _translate_state(error, detail)
         case asyncpg.DataError():  # refused on our side of the wire, as `22` is on the other
             return _rejected(detail)
+        case asyncpg.ClientConfigurationError():  # what the URL asks for makes no sense
+            return Misconfigured(f"the database URL: {error}")
         case asyncpg.InterfaceError() if _is_closed(error):
             return _unavailable("database_unavailable", detail)
         case TimeoutError():
@@ -353,10 +364,30 @@ def _opening() -> Iterator[None]:
         with _TRANSLATED:
             yield
     except Unavailable as error:
-        state = getattr(error.__cause__, "sqlstate", None) or ""
-        if state.startswith(CREDENTIALS_REFUSED):
-            raise Misconfigured(error.detail or state) from error
+        mistake = _mistake(error.__cause__)
+        if mistake is not None:
+            raise Misconfigured(mistake or error.detail or "") from error
         raise
+
+
+def _mistake(raised: BaseException | None) -> str | None:
+    """What is to be corrected, empty where the raised says it best; None: it is an outage."""
+    match raised:
+        case ssl.SSLCertVerificationError():
+            return (
+                f"the certificate of the database's server is refused: {raised.verify_message}. "
+                "sslrootcert in the database URL names the file of whom it is to be signed by, and "
+                "the host there has to be one that it was made out to"
+            )
+        case asyncpg.ProtocolViolationError() if "startup parameter" in str(raised):
+            return (
+                "the database URL leads to a pooler: say which by DATABASE_POOLER; to migrate, "
+                "take the URL of Postgres itself"
+            )
+        case asyncpg.PostgresError() if (raised.sqlstate or "").startswith(CREDENTIALS_REFUSED):
+            return ""
+        case _:
+            return None
 
 
 def _refuse_unreadable(dsn: str) -> None:
@@ -364,6 +395,12 @@ def _refuse_unreadable(dsn: str) -> None:
     if READABLE_DSN.match(dsn) is None:
         detail = "the database URL is not of the form postgresql://user:password@host:port/name"
         raise Misconfigured(detail)
+    for path in parse_qs(urlsplit(dsn).query).get("sslrootcert", ()):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        except OSError as error:  # those of OpenSSL among them
+            detail = f"sslrootcert of the database URL: no certificate can be read from {path}"
+            raise Misconfigured(detail) from error
 
 
 def _arguments(
@@ -371,13 +408,11 @@ def _arguments(
     process: str,
     connect_within: float,
     statement_within: float,
-    through_pgbouncer: bool,  # noqa: FBT001 - passed on from two keyword-only parameters
+    pooler: Pooler,
 ) -> _Arguments:
     _refuse_unreadable(dsn)
     settings = {"application_name": f"imagefleet-{process}"}
-    if (
-        not through_pgbouncer
-    ):  # which refuses parameters it does not know; the role's own limits hold
+    if pooler == "none":  # the others refuse parameters they do not know; the role's limits hold
         settings["statement_timeout"] = f"{statement_within * 1000:.0f}"
     return {
         "dsn": dsn,
@@ -385,7 +420,7 @@ def _arguments(
         "command_timeout": statement_within + SILENCE,
         "server_settings": settings,
         # In transaction mode the next statement may meet another server, without our prepared ones.
-        "statement_cache_size": 0 if through_pgbouncer else 100,
+        "statement_cache_size": 0 if pooler == "pgbouncer" else 100,
     }
 
 

@@ -25,6 +25,7 @@ from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.runtime import Drain
+from imagefleet.settings import Database
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.jobs.leases import Beat, renew_claims
 from imagefleet.store.settling import Settlement
@@ -49,7 +50,7 @@ class Lease:
 
     def __init__(
         self,
-        dsn: str,
+        database: Database,
         worker_id: WorkerId,
         attempts: RunningAttempts,
         messages: Messages,
@@ -57,7 +58,7 @@ class Lease:
         hearing: Hearing,
         metrics: WorkerMetrics,
     ) -> None:
-        self._dsn = dsn
+        self._database = database
         self._worker_id = worker_id
         self._attempts = attempts
         self._messages = messages
@@ -122,8 +123,9 @@ class Lease:
 
     async def _beat_while_connected(self, group: asyncio.TaskGroup) -> None:
         async with connect(
-            self._dsn,
+            self._database.url.get_secret_value(),
             process="worker-beat",
+            pooler=self._database.pooler,
             connect_within=BEAT_WITHIN,
             statement_within=BEAT_WITHIN,
         ) as connection:

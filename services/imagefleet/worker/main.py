@@ -65,8 +65,6 @@ from imagefleet.worker.settler import Settler, Takeovers
 from imagefleet.worker.slots import Hearing, Slots, Solitude, TypeSlots, slots_of, use_slots
 
 SETTLE_WITHIN: Final = timedelta(seconds=15)  # after the grace, while Postgres may be away
-# One claims while another settles; whoever asks does so for a moment, and holds no other meanwhile.
-CONNECTIONS: Final = 2
 
 log = structlog.get_logger()
 
@@ -121,7 +119,7 @@ async def reach_out(
     """Open what is outside; it closes last."""
     tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="worker"))
     pool = await stack.enter_async_context(
-        open_current(settings.database, "worker", most=CONNECTIONS, generic_plans=True)
+        open_current(settings.database, "worker", generic_plans=True)
     )
     calls = AwsCalls(metrics, tracing)
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
@@ -195,8 +193,7 @@ async def assemble(
         equipment=equipment, settler=settler, messages=messages, tracing=outside.tracing
     )
     attempts, hearing = RunningAttempts(handlers, around), Hearing(slots)
-    dsn = settings.database.url.get_secret_value()
-    lease = Lease(dsn, worker_id, attempts, messages, settler, hearing, metrics)
+    lease = Lease(settings.database, worker_id, attempts, messages, settler, hearing, metrics)
     metrics.watch_beat(lambda: timedelta(seconds=lease.age))
     dead_letters = await outside.session.queue(settings.aws.dead_letter_queue_url)
     takeovers = Takeovers(pool, worker_id, metrics)

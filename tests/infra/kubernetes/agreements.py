@@ -4,6 +4,7 @@ Each check is a function over what was rendered, so a test may break a copy and 
 What of a setting stands in a manifest is read as the process reads it.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -207,6 +208,24 @@ def accounts_are_there(manifests: Manifests) -> Iterator[str]:
             yield f"{workload.name}: there is no ServiceAccount {account}"
 
 
+def roles_of_aws_find_their_accounts(manifests: Manifests) -> Iterator[str]:
+    """Terraform gives each role to one account by name: KEDA's is not ours."""
+    module = ROOT / "infra" / "aws" / "modules" / "identity"
+    rights = json.loads((module / "rights.json").read_text(encoding="utf-8"))["rights"]
+    given = re.search(
+        r'namespace = "([\w-]+)", name = "([\w-]+)\$\{process\}"', (module / "main.tf").read_text()
+    )
+    assert given is not None, "main.tf of identity names its accounts in another way"
+    namespace, prefix = given.groups()
+    there = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in manifests.of("ServiceAccount")
+    }
+    for process in set(rights) - {"keda"}:
+        if manifests.fleet and (namespace, prefix + process) not in there:
+            yield f"nobody is {prefix}{process} in {namespace}, to whom AWS gives a role"
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     variables_are_read,
     settings_can_be_used,
@@ -217,4 +236,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     images_are_built,
     rights_are_least,
     accounts_are_there,
+    roles_of_aws_find_their_accounts,
 )

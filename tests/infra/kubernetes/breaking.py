@@ -184,6 +184,11 @@ BROKEN: Final[list[tuple[Check, Change, str]]] = [
         "there is no ServiceAccount imagefleet-worker",
     ),
     (
+        agreements.roles_of_aws_find_their_accounts,
+        put(("ServiceAccount", "imagefleet-maintenance"), "metadata.name", "maintenance"),
+        "nobody is imagefleet-maintenance in imagefleet",
+    ),
+    (
         living.graces_are_longer_than_drains,
         given(FAST, "SHUTDOWN_GRACE_PERIOD_SECONDS", "300"),
         "has 200 s to end, and takes 370",

@@ -6,7 +6,7 @@ The views are those of migrations/0008_views.sql, so that psql shows the same nu
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, LaneView, StuckView
@@ -253,3 +253,28 @@ async def sample_behind(
     """
     rows = await connection.fetch(SAMPLE_BEHIND, walk_within)
     return {row["step"]: max(row["behind"] or timedelta(0), timedelta(0)) for row in rows}
+
+
+class SessionsSeen(NamedTuple):
+    """How many sessions Postgres lets our roles have, and how many there are, by their names."""
+
+    most: int
+    named: Mapping[str, int]
+
+
+LOOK_AT_SESSIONS: Final = """
+SELECT current_setting('max_connections')::int
+       - current_setting('superuser_reserved_connections')::int
+       - coalesce(current_setting('reserved_connections', true), '0')::int AS most,
+       activity.application_name AS name, count(*) AS sessions
+  FROM pg_stat_activity AS activity
+ WHERE activity.application_name LIKE 'imagefleet-%'
+ GROUP BY 1, 2
+"""
+
+
+async def look_at_sessions(connection: Connection) -> SessionsSeen:
+    """Ask how many there may be. Behind a pooler they have the names of whom they served last."""
+    rows = await connection.fetch(LOOK_AT_SESSIONS)  # the one that asks is among them
+    named = {row["name"].removeprefix("imagefleet-"): row["sessions"] for row in rows}
+    return SessionsSeen(rows[0]["most"], named)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from imagefleet.errors import FleetError, Misconfigured, StoreRejected, Unavailable
 from imagefleet.settings.slices import Database
-from imagefleet.store.database import MOST_CONNECTIONS, Connection, Pool, connect, open_pool
+from imagefleet.store.database import Connection, Pool, connect, open_pool
 from imagefleet.store.schema.migration_files import (
     Applied,
     Migration,
@@ -44,6 +44,8 @@ RUNNERS_WAIT = 600.0  # seconds a runner waits for another one
 class Status:
     applied: tuple[Applied, ...]
     pending: tuple[Migration, ...]
+    unknown: tuple[Applied, ...]
+    """Applied by a newer version."""
     invalid_indexes: tuple[str, ...]
 
 
@@ -54,6 +56,9 @@ async def migrate(
     shipped = shipped_migrations(folder)
     done = []
     async with connect(dsn, process="migrate", statement_within=STATEMENT_WITHIN) as connection:
+        if await connection.is_shared():
+            detail = "a pooler shares sessions, and migrations lock theirs: take Postgres's own URL"
+            raise Misconfigured(detail)
         await _become_the_only_runner(connection, wait)
         # A server that works for a killed runner stops, and lets go of the lock.
         await connection.execute("SET client_connection_check_interval = '1s'")
@@ -122,19 +127,17 @@ async def require_schema(
 
 @asynccontextmanager
 async def open_current(
-    database: Database, process: str, *, most: int = MOST_CONNECTIONS, generic_plans: bool = False
+    database: Database, process: str, *, generic_plans: bool = False
 ) -> AsyncIterator[Pool]:
-    """The pool of a process for its life, on a schema that this code can work with.
-
-    Of so many connections at most, where the settings leave that to the process.
-    """
+    """The pool of a process for its life, on a schema that this code can work with."""
     async with open_pool(
         database.url.get_secret_value(),
         process=process,
         min_size=database.pool_min,
-        max_size=database.pool_max or max(most, database.pool_min),
+        max_size=database.pool_of(process),
         connect_within=database.connect_timeout.total_seconds(),
         statement_within=database.statement_timeout.total_seconds(),
+        pooler=database.pooler,
         generic_plans=generic_plans,
     ) as pool:
         async with pool.connection() as connection:
@@ -145,9 +148,11 @@ async def open_current(
 async def status(connection: Connection, shipped: Sequence[Migration] | None = None) -> Status:
     """Raises as `pending` does: what contradicts itself has no status."""
     files = shipped or shipped_migrations()
+    entries = await applied(connection)
     return Status(
-        await applied(connection),
+        entries,
         await pending(connection, files),
+        entries[len(files) :],
         await invalid_indexes(connection),
     )
 

@@ -119,6 +119,8 @@ class SessionSeen:
     role: str
     superuser: bool
     version: str
+    tls: str | None
+    """Of what leads to Postgres: behind a pooler, from there on."""
     now: datetime
 
 
@@ -126,6 +128,7 @@ DESCRIBE_SESSION: Final = """
 SELECT current_user::text AS role,
        current_setting('is_superuser') = 'on' AS superuser,
        current_setting('server_version') AS version,
+       (SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS tls,
        clock_timestamp() AS now
 """
 
