@@ -35,6 +35,7 @@ from tests.bench import (
     ladder,
     lingering,
     picking_up,
+    pooled,
     posting,
     uploading,
 )
@@ -59,6 +60,7 @@ ROWS: Final[Mapping[str, Row]] = {
         images.ROW,
         lingering.ROW,
         uploading.ROW,
+        *pooled.ROWS.values(),
     )
 }
 
