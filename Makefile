@@ -9,7 +9,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
-	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-kubernetes \
+	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
 	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
-check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-kubernetes check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, manifests, spelling (-k: do not stop at the first)
+check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-terraform check-kubernetes check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, Terraform's format, manifests, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
 
 check-format: $(READY)
@@ -66,6 +66,12 @@ check-containers: $(READY)
 	@$(BIN)/hadolint services/Dockerfile
 	@.ci/compose -f compose.localstack.yml config --quiet
 
+# Another program than `terraform` of the PATH: TERRAFORM=tofu
+export TERRAFORM
+
+check-terraform: $(READY)
+	@$(BIN)/python -m tests.infra.aws.check --quick
+
 check-kubernetes: $(READY)
 	@echo "check: manifests of Kubernetes (kustomize build, tests.infra.kubernetes)"
 	@$(BIN)/python -m tests.infra.kubernetes production
@@ -74,9 +80,10 @@ check-spelling: $(READY)
 	@echo "check: spelling (codespell)"
 	@$(BIN)/codespell
 
-check-infra: $(READY) ## Infrastructure as code: every overlay of Kubernetes against schemas and code; what is not installed is left out by name
+check-infra: $(READY) ## Infrastructure as code: Terraform's own tests on a pretended AWS, checkov, every overlay of Kubernetes against schemas and code; what is not installed is left out by name
+	@$(BIN)/python -m tests.infra.aws.check
 	@$(BIN)/python -m tests.infra.kubernetes
-	@$(BIN)/pytest -q -n 0 tests/infra/kubernetes
+	@$(BIN)/pytest -q -n 0 tests/infra/aws tests/infra/kubernetes
 
 fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md
 	$(BIN)/ruff check --quiet --fix . || true

@@ -14,6 +14,8 @@ Rows of `make bench`
     draining    a backlog of jobs that do nothing, over SQS
     picking_up  from a submit to its claim, while nothing else is to be done
     counting    requests to SQS, statements and round trips a job
+    taking      what a picture takes, by its size
+    forgetting  a month of jobs, by DELETE and by dropped partitions
     footprint   seconds to ready, memory, connections
     growing     pages that a job looks at, by the size of the table
     crowded     pages that a submit and a sample look at, by the number of open jobs

@@ -30,6 +30,7 @@ from tests.bench import (
     crowded,
     draining,
     footprint,
+    forgetting,
     growing,
     images,
     ladder,
@@ -37,6 +38,7 @@ from tests.bench import (
     picking_up,
     pooled,
     posting,
+    taking,
     uploading,
 )
 from tests.bench.ground import Ground, durable_ground
@@ -54,6 +56,8 @@ ROWS: Final[Mapping[str, Row]] = {
         *draining.ROWS.values(),
         picking_up.ROW,
         counting.ROW,
+        taking.ROW,
+        forgetting.ROW,
         footprint.ROW,
         growing.ROW,
         crowded.ROW,
@@ -71,6 +75,7 @@ for example
   make bench ARGS="--only claims-10 --rounds 11"   one row, and a narrower interval
   make bench ARGS="--json run.json"                every value of every round, to be kept
   make bench ARGS="--from run.json"                the table of a run that was kept
+  make bench ARGS="--only forgetting"              a row that is measured only when it is named
   make bench-images                                the row of images alone
 
 how to read it
@@ -144,7 +149,7 @@ def parsed(words: Sequence[str] | None = None) -> _Arguments:
 async def run(given: _Arguments, console: Console, told: dict[str, Any]) -> None:
     """Tell everything that was measured, row by row, and which ones could not be."""
     _end_in_order()
-    names = given.only or list(ROWS)
+    names = given.only or [row.name for row in ROWS.values() if not row.by_name]
     asked = Asked(
         rounds=given.rounds,
         jobs=given.jobs,

@@ -88,6 +88,8 @@ class Row:
     """Make what the sides stand on; in it each of them can be measured, again and again."""
     jobs: int = 0
     """A side and round, unless the command line says otherwise; 0 where none are counted."""
+    by_name: bool = False
+    """It takes long and is compared with nobody's: only where `--only` names it."""
 
 
 @dataclass(frozen=True, slots=True)

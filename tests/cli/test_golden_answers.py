@@ -124,6 +124,7 @@ async def test_every_verb_answers_scripts_as_before(
         await under("operator")(*words)
     for told_by in (["list"], ["show", "default"], ["diff", str(EIGHT_FILES)]):
         await under("operator")("recipes", *told_by)
+    await under("operator")("capacity", "--images-per-day", "1000000")
     new_key = ("keys", "create", "--tenant", "acme", "--name", "new")
     await under("operator")(*new_key)
 

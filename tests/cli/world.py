@@ -115,6 +115,7 @@ VERBS: Final = (
     ("operator", "recipes show default"),
     ("operator", "recipes check {recipes}"),
     ("operator", "recipes diff {recipes}"),
+    ("operator", "capacity --images-per-day 1000000"),
     ("operator", "doctor"),
     ("operator", "worker"),
 )

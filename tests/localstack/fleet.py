@@ -173,6 +173,20 @@ class Fleet:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=30) as client:
             yield Producer(client, self.journal)
 
+    @asynccontextmanager
+    async def viewer(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Anybody with a browser; the published host is the edge of this machine, as by DNS."""
+        edge = f"http://{HOST}:{self.edge_port}"
+
+        class Resolved(httpx.AsyncHTTPTransport):
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                request.url = httpx.URL(edge).join(request.url.raw_path.decode())
+                return await super().handle_async_request(request)
+
+        published = {self.facts.public_base_url: Resolved()}
+        async with httpx.AsyncClient(timeout=20, mounts=published) as client:
+            yield client
+
     async def ask(self, statement: str, *arguments: object) -> Any:  # noqa: ANN401 - any column
         """One value of the database."""
         connection = await asyncpg.connect(self.facts.database_urls["owner"])
@@ -208,28 +222,39 @@ async def running_fleet() -> AsyncIterator[Fleet]:
             "AWS_SECRET_ACCESS_KEY": KEY_OF_AWS,
         }
         topology = await asyncio.to_thread(_bootstrapped, aws)
-        urls, keys = await _prepared(postgres)
+        urls, keys = await prepared(postgres)
         edge_port = free_port()
-        fleet = Fleet(
-            folder=folder,
-            facts=Facts(
-                database_urls=urls,
-                aws=aws,
-                topology=topology,
-                public_base_url=f"http://{HOST}:{edge_port}",
-            ),
-            api_port=free_port(),
-            edge_port=edge_port,
-            keys=keys,
-            watchdog=Watchdog(),
+        facts = Facts(
+            database_urls=urls,
+            aws=aws,
+            topology=topology,
+            public_base_url=f"http://{HOST}:{edge_port}",
         )
-        stack.callback(fleet.watchdog.close)
-        stack.callback(_end, fleet)
+        yield await stack.enter_async_context(processes_on(folder, facts, keys, edge_port))
+
+
+@asynccontextmanager
+async def processes_on(
+    folder: Path, facts: Facts, keys: dict[str, str], edge_port: int
+) -> AsyncIterator[Fleet]:
+    """All our processes, ready, on servers that are there."""
+    fleet = Fleet(
+        folder=folder,
+        facts=facts,
+        api_port=free_port(),
+        edge_port=edge_port,
+        keys=keys,
+        watchdog=Watchdog(),
+    )
+    try:
         await keep_events(fleet.place)
         for name in ("api", *WORKERS, "maintenance", "edge"):
             fleet.start(name)
         await fleet.ready()
         yield fleet
+    finally:
+        _end(fleet)
+        fleet.watchdog.close()
 
 
 def _bootstrapped(aws: Mapping[str, str]) -> dict[str, str]:
@@ -253,7 +278,7 @@ def _bootstrapped(aws: Mapping[str, str]) -> dict[str, str]:
     return dict(line.split("=", 1) for line in ran.stdout.splitlines())
 
 
-async def _prepared(postgres: EmbeddedPostgres) -> tuple[dict[str, str], dict[str, str]]:
+async def prepared(postgres: EmbeddedPostgres) -> tuple[dict[str, str], dict[str, str]]:
     """A schema, its roles and API keys; the addresses by role, and the keys."""
     passwords = {role: f"of-{role}" for role in ROLES}
     async with connect(postgres.url(), process="up") as admin:

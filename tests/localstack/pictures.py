@@ -20,7 +20,7 @@ MAY_DIFFER: Final = 40  # after two lossy formats
 async def pictures(fleet: Fleet) -> str:
     """All are made and can be had; what was replaced is invalidated, and nothing else."""
     fetched = 0
-    async with fleet.producer() as producer, httpx.AsyncClient(timeout=20) as viewer:
+    async with fleet.producer() as producer, fleet.viewer() as viewer:
         posts = [
             await producer.upload(saved(quadrants(320 + number, 240)), key=f"picture-{number}")
             for number in range(IMAGES)

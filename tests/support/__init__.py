@@ -27,6 +27,7 @@ AWS
     emulators   processes that answer as SQS and S3 do, one of a kind for all test processes
     aws         the product's sessions on them, and servers that misbehave as none of them can
     queues      a queue that does what it is told
+    terraform   the program, on a copy of infra/aws, and what it would change
     calls       a plugin: what processes call in AWS, judged by the rights that they have
     rights      those rights: what each process may do, and whether a call is allowed
     cloudfront  invalidations with the limits and faults of the real one

@@ -52,7 +52,7 @@ def heard_in(file: Path) -> set[Call]:
 
 def is_whole(config: pytest.Config) -> bool:
     """Whether nobody asked for less than every test."""
-    chosen = ("keyword", "markexpr", "deselect", "lf", "last_failed", "stepwise")
+    chosen = ("collectonly", "deselect", "ignore", "ignore_glob", "keyword", "lf", "markexpr")
     less = any(config.getoption(name, default=None) for name in chosen)
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not less
 

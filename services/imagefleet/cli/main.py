@@ -24,6 +24,7 @@ from imagefleet.cli import (
     targets,
     tenants,
 )
+from imagefleet.cli.capacity import capacity
 from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
@@ -133,6 +134,7 @@ def before_any_verb(
 
 app.command(rich_help_panel=HERE)(up)
 app.add_typer(recipes, name="recipes", rich_help_panel=HERE)
+app.command(rich_help_panel=HERE)(capacity)
 app.command(rich_help_panel=PRODUCERS)(submit)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=PRODUCERS)
 app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)

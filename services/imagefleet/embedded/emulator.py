@@ -31,6 +31,7 @@ from imagefleet.errors import Misconfigured, Unavailable
 KEY_ID: Final = "imagefleet"
 SECRET: Final = "imagefleet-on-this-machine-only"  # noqa: S105 - guards a port of 127.0.0.1
 REGION: Final = "eu-central-1"
+SERVICES: Final = ("sqs", "s3", "cloudfront", "sts")
 
 START_WITHIN: Final = 30.0  # seconds
 STOP_WITHIN: Final = 15.0  # open long polls take three of them
@@ -68,10 +69,12 @@ class EmbeddedAws(LocalServer):
         *,
         port: int | None = None,
         cache: Path | None = None,
+        services: Sequence[str] = SERVICES,
         say: Say = print,
     ) -> None:
         super().__init__()
         self.folder = state.resolve() / "aws"
+        self._services = services
         self.port = port or 0
         self._cache = cache
         self._say = say
@@ -152,7 +155,7 @@ class EmbeddedAws(LocalServer):
             "GATEWAY_PORT": str(self.port),
             "MINISTACK_HOST": "127.0.0.1",  # in the addresses of queues
             "MINISTACK_REGION": REGION,
-            "SERVICES": "sqs,s3,cloudfront,sts",
+            "SERVICES": ",".join(self._services),
             "AUTH": "true",
             "AWS_ACCESS_KEY_ID": KEY_ID,
             "AWS_SECRET_ACCESS_KEY": SECRET,

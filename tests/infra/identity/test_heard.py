@@ -6,7 +6,8 @@ What a whole run of the tests hears beside this is judged when it ends (`tests/s
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, Literal
+from types import SimpleNamespace
+from typing import Any, Final, Literal, cast
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from imagefleet.maintenance.walker import delete_keys
 from imagefleet.store.database import Connection
 from tests.faults.plugin.calls import FILE, Call, heard
 from tests.support.api import JPEG, Serve
-from tests.support.calls import heard_in
+from tests.support.calls import heard_in, is_whole
 from tests.support.cloudfront import DISTRIBUTION, a_cloudfront
 from tests.support.eventually import eventually
 from tests.support.fleet import Place, inside, running
@@ -37,6 +38,9 @@ RARE: Final = {
             "dead-letter, ChangeMessageVisibilityBatch"
         ),
         "maintenance sqs:DeleteMessage on dead-letter": "dead-letter, DeleteMessageBatch",
+    },
+    "nobody asks the doctor": {
+        "maintenance sqs:GetQueueAttributes on lanes, dead-letter": "dead-letter",
     },
     "a sweep finds litter when it is a day old, and so does the second look at a deletion": {
         "maintenance s3:GetObject on originals/o/*, outputs/i/*": (
@@ -170,3 +174,23 @@ async def test_processes_of_their_own_tell_what_they_call(
         await eventually(lambda: heard_in(told), within=10)
 
     assert {process} == {call.process for call in heard_in(told)}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "asked"),
+    [
+        ("TESTPATHS", {"keyword": "", "lf": False}, "for all"),
+        ("ARGS", {}, "for some"),
+        ("TESTPATHS", {"keyword": "claim"}, "for some"),
+        ("TESTPATHS", {"collectonly": True}, "for some"),
+    ],
+)
+def test_only_a_whole_run_is_asked_for_rights_that_nothing_needed(
+    source: str, options: dict[str, object], asked: str
+) -> None:
+    config = SimpleNamespace(
+        args_source=pytest.Config.ArgsSource[source],
+        getoption=lambda name, *, default: options.get(name, default),
+    )
+
+    assert (asked == "for all") == is_whole(cast("pytest.Config", config))

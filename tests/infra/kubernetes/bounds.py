@@ -77,6 +77,24 @@ def memory_for_everything() -> int:
     return int(float(row) * 2**30)
 
 
+def connections(manifests: Manifests) -> int:
+    """How many all of them open to Postgres at once, when each is as many as it may be."""
+    most = {
+        each["spec"]["scaleTargetRef"]["name"]: int(
+            each["spec"].get("maxReplicaCount", each["spec"].get("maxReplicas"))
+        )
+        for kind in ("HorizontalPodAutoscaler", "ScaledObject")
+        for each in manifests.of(kind)
+    }
+    total = 0
+    for workload in manifests.fleet:
+        pods = most.get(workload.name) or int(workload.document["spec"]["replicas"])
+        pool = settings_of(manifests, workload).database.pool_of(workload.process)
+        # Beside its pool an API has one for operators, a worker its beat, maintenance its rescuer.
+        total += pods * (2 * pool if workload.process == "api" else pool + 1)
+    return total
+
+
 # --- proxies
 
 

@@ -9,9 +9,10 @@ import pytest
 from imagefleet.telemetry.health import HealthServer
 from tests.infra.kubernetes import agreements, faults
 from tests.infra.kubernetes.agreements import Check
+from tests.infra.kubernetes.bounds import connections
 from tests.infra.kubernetes.breaking import BROKEN, BROKEN_LOCALLY, Change
 from tests.infra.kubernetes.living import PATHS
-from tests.infra.kubernetes.rendering import STEPS, Manifests, rendered
+from tests.infra.kubernetes.rendering import MANIFESTS, STEPS, Manifests, rendered
 from tests.support.wheels import NoPrograms
 
 pytestmark = pytest.mark.timeout(300)  # the first one fetches what renders
@@ -84,6 +85,12 @@ def test_the_whole_of_an_installation_is_there() -> None:
         *("ServiceMonitor", "PodMonitor", "ExternalSecret", "ConfigMap", "Namespace"),
     }
     assert "Secret" not in kinds
+
+
+def test_the_page_says_how_many_connections_all_of_production_opens() -> None:
+    page = (MANIFESTS / "README.md").read_text(encoding="utf-8")
+
+    assert f"all of production at once opens {connections(_rendered('production'))} of" in page
 
 
 def test_the_job_of_the_roles_has_every_password() -> None:
