@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra apply-test image image-test localstack localstack-up localstack-down
 
@@ -111,6 +111,9 @@ mutations: $(READY) ## Break the store's protections one by one; a named test mu
 
 simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
 	@$(BIN)/python -m tests.simulation $(ARGS)
+
+scale-test: $(READY) ## KEDA played by the rendered manifests: a burst of 3,000 jobs, zero to N to zero, some three minutes (ARGS="--lane fast --threshold 3000")
+	@$(BIN)/python -m tests.scaling $(ARGS)
 
 bench: $(READY) ## How fast it is beside others, as ratios of one run, twenty minutes on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
 	@$(BIN)/python -m tests.bench $(ARGS)
