@@ -105,7 +105,7 @@ class _Arguments(argparse.Namespace):
 
 def parsed(words: Sequence[str] | None = None) -> _Arguments:
     """What was asked for; ends with 2 and a sentence where there is no such thing."""
-    known = "\n".join(f"  {row.name:<14}{row.about}" for row in ROWS.values())
+    known = "\n".join(f"  {row.name:<18}{row.about}" for row in ROWS.values())
     parser = argparse.ArgumentParser(
         prog="make bench",
         usage='make bench [ARGS="..."]',
