@@ -8,9 +8,9 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
-	check-infra image image-test localstack localstack-up localstack-down
+	check-infra apply-test image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ mutations: $(READY) ## Break the store's protections one by one; a named test mu
 simulation: $(READY) ## The doorbell against a queue that loses, doubles, delays and refuses, some six minutes (ARGS="--only purge --seed 1")
 	@$(BIN)/python -m tests.simulation $(ARGS)
 
+scale-test: $(READY) ## KEDA played by the rendered manifests: a burst of 3,000 jobs, zero to N to zero, some three minutes (ARGS="--lane fast --threshold 3000")
+	@$(BIN)/python -m tests.scaling $(ARGS)
+
 bench: $(READY) ## How fast it is beside others, as ratios of one run, twenty minutes on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
 	@$(BIN)/python -m tests.bench $(ARGS)
 
@@ -157,6 +160,9 @@ image: ## Build the containers of all processes (PYTHON_IMAGE=python:3.13-slim, 
 
 image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed
 	@$(BIN)/python -m tests.containers --engine $(ENGINE)
+
+apply-test: $(READY) ## infra/aws applied to an emulator, the fleet on what it made, a second apply, destroy, some six minutes (needs Terraform)
+	@$(BIN)/python -m tests.infra.aws.apply
 
 localstack: $(READY) ## The same fleet without containers, LocalStack from PyPI: redrive, backlog, drain, kill (needs Python 3.13)
 	@infra/localstack/setup

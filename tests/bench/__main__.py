@@ -36,6 +36,7 @@ from tests.bench import (
     ladder,
     lingering,
     picking_up,
+    pooled,
     posting,
     taking,
     uploading,
@@ -63,6 +64,7 @@ ROWS: Final[Mapping[str, Row]] = {
         images.ROW,
         lingering.ROW,
         uploading.ROW,
+        *pooled.ROWS.values(),
     )
 }
 

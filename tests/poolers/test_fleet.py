@@ -40,7 +40,7 @@ async def test_a_fleet_works_and_rescues_by_few_sessions(
 ) -> None:
     key = await create_key(admin, ACME, name="of tests", scopes=["submit", "read"])
     async with pgbouncer(place.database, pool_size=SESSIONS) as pooler, AsyncExitStack() as stack:
-        api, lost, _ = [
+        api, lost, maintenance = [
             await stack.enter_async_context(
                 running(
                     place, process, started=False, environment=by_way_of(pooler, place, process)
@@ -70,14 +70,20 @@ async def test_a_fleet_works_and_rescues_by_few_sessions(
 
         await submit("/v1/jobs", json={"jobType": "noop", "payload": {"milliseconds": 60_000}})
         await eventually(lambda: is_held(superuser), within=PATIENCE)
+        await eventually(lambda: has_beaten(superuser), within=PATIENCE)
         lost.signal(signal.SIGKILL)
         await eventually(lambda: was_rescued(superuser), within=PATIENCE)
 
         let_in = {row["role"]: row["sessions"] for row in await superuser.fetch(LET_IN)}
         states = {row[0] for row in await superuser.fetch("SELECT DISTINCT state FROM jobs")}
+    assert [*lost.told("beat.failed"), *maintenance.told("rescuer.failed")] == []
     assert {*let_in} == {"imagefleet_api", "imagefleet_worker", "imagefleet_maintenance"}
     assert max(let_in.values()) <= SESSIONS
     assert states == {"completed", "failed_retryable"}
+
+
+async def has_beaten(superuser: Connection) -> bool:
+    return bool(await superuser.fetchval("SELECT max(beats) > 1 FROM workers"))
 
 
 async def is_held(superuser: Connection) -> bool:

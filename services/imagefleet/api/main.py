@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 from fastapi import FastAPI
-from pydantic.alias_generators import to_camel
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -203,7 +202,6 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
     app = FastAPI(
         version=version("imagefleet"),
         openapi_url=None,  # there are two documents, and pages that load nothing from elsewhere
-        generate_unique_id_function=lambda route: to_camel(route.name),
         redirect_slashes=False,
         # Spans and metrics are ours; whether anybody else wants some it would ask of every request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -233,11 +231,11 @@ def create_app(tools: Tools, watcher: Watcher) -> FastAPI:
         documentation,
         explaining,
     ):
-        app.include_router(part.router)
+        part.router.take_in(app)
     if tools.operators is not None:
         app.state.looks = Looks()
         for part in OPERATORS:
-            app.include_router(part.router)
+            part.router.take_in(app)
     in_force = job_types.names_in_force(tools)
     for document in DOCUMENTS:
         if tools.operators is not None or not document.of_operators:

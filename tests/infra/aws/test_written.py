@@ -13,6 +13,7 @@ from imagefleet.embedded.topology import DEAD_LETTER, POINTERS, SERVED, describe
 from imagefleet.maintenance import flusher
 from imagefleet.settings import ApiSettings, MaintenanceSettings, WorkerSettings, slices_of
 from imagefleet.settings.variables import Variable, variables
+from tests.infra.aws.differences import DIFFERENCES
 from tests.infra.aws.parsed import AWS, blocks, folders, only, statements
 
 SETTINGS: Final[dict[str, type[BaseModel]]] = {
@@ -216,3 +217,11 @@ def test_what_checkov_is_told_to_leave_out_has_a_reason() -> None:
     for file, check, reason in told:
         assert re.fullmatch(r"CKV2?_AWS_\d+", check), (file, check)
         assert len(reason.split()) >= 5, (file, check)
+
+
+def test_what_never_converges_on_the_emulator_has_its_name_on_the_page() -> None:
+    page = (AWS / "README.md").read_text()
+    resources = {".".join((block.module, *block.labels[1:])) for block in blocks("resource")}
+
+    assert {one.name for one in DIFFERENCES.values() if f"`{one.name}`" not in page} == set()
+    assert {address.removeprefix("module.") for address in DIFFERENCES} <= resources

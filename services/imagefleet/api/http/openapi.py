@@ -1,9 +1,12 @@
 """What routes say of themselves where the framework cannot know: bodies that we read ourselves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypedDict
 
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from pydantic.alias_generators import to_camel
 
 from imagefleet.api.http.errors import PROBLEM_TYPE
 from imagefleet.jobs.shapes.shape import Problem
@@ -36,6 +39,32 @@ MEANINGS: Final[Mapping[int, str]] = {
 }
 EVERYWHERE: Final = (401, 403, 414, 422, 429, 431, 500, 503)
 OF_A_BODY: Final = (400, 408, 413, 415)
+
+
+class Routes(APIRouter):
+    """Routes of one subject; in the documents each has the name of its function.
+
+    An app takes them as they are, see `take_in`.
+    """
+
+    def __init__(
+        self,
+        tags: Sequence[str] = (),
+        *,
+        route_class: type[APIRoute] = APIRoute,
+        include_in_schema: bool = True,
+    ) -> None:
+        """Be of these tags."""
+        super().__init__(
+            tags=[*tags],
+            route_class=route_class,
+            include_in_schema=include_in_schema,
+            generate_unique_id_function=lambda route: to_camel(route.name),
+        )
+
+    def take_in(self, app: FastAPI) -> None:
+        """Give the app these routes. To include a router is to look at each function once more."""
+        app.router.routes.extend(self.routes)
 
 
 class Described(TypedDict):

@@ -4,11 +4,11 @@ import re
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import described
+from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT
 from imagefleet.api.producers.schemas import RunAt
@@ -25,7 +25,7 @@ ACTOR: Final = r"^[^\x00]{1,255}$"
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-router = APIRouter(tags=["audit"])
+router = Routes(tags=["audit"])
 
 
 @router.get("/v1/operator/audit", **described("Read the audit", AuditLines, 404))

@@ -3,11 +3,11 @@
 from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import described
+from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import Why, who
 from imagefleet.errors import NotFound
@@ -33,7 +33,7 @@ _KIND: Final = "circuit_breaker"
 
 log = structlog.get_logger()
 
-router = APIRouter(tags=["fleet"])
+router = Routes(tags=["fleet"])
 
 
 @router.get("/v1/operator/breakers", **described("List circuit breakers", Breakers))

@@ -5,13 +5,13 @@ from typing import Annotated, Final
 from uuid import UUID
 
 import structlog
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import Field
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.schemas import Reason, who
 from imagefleet.api.producers.schemas import Incoming
@@ -35,7 +35,7 @@ MOST_IMAGES: Final = 100
 
 
 log = structlog.get_logger()
-router = APIRouter(tags=["edge"])
+router = Routes(tags=["edge"])
 
 
 class NewInvalidations(Incoming):

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
@@ -47,7 +47,7 @@ MOST_ON_A_PAGE: Final = 100
 _KIND: Final = "job"
 
 
-router = APIRouter(tags=["jobs"])
+router = Routes(tags=["jobs"])
 
 
 @router.get(

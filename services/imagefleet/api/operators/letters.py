@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Annotated, Final, Self
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
@@ -49,7 +49,7 @@ MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
 _ONE_CHOICE: Final = "must have either ids or a filter"
 
-router = APIRouter(tags=["dead letters"])
+router = Routes(tags=["dead letters"])
 
 
 class _Lately(Incoming):

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.errors import InvalidRequest
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import (
     ONE_THING,
@@ -30,7 +30,7 @@ from imagefleet.store.fleet.tenants import require_tenant
 
 _KIND: Final = "pause"
 
-router = APIRouter(tags=["pauses"])
+router = Routes(tags=["pauses"])
 
 
 @router.get("/v1/operator/pauses", **described("List pauses", Pauses))

@@ -13,11 +13,11 @@ from time import monotonic
 from typing import Final, Generic, TypeVar
 
 import structlog
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import described
+from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.aws.queue import Queue
 from imagefleet.errors import FleetError
@@ -56,7 +56,7 @@ RUNS_SHOWN: Final = 10
 Seen = TypeVar("Seen")
 
 log = structlog.get_logger()
-router = APIRouter(tags=["queues"])
+router = Routes(tags=["queues"])
 
 
 @dataclass

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
 from imagefleet.errors import NotFound, RequestRejected
@@ -37,7 +37,7 @@ WhyBack = Annotated[
     str, Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit.")
 ]
 
-router = APIRouter(tags=["settings"])
+router = Routes(tags=["settings"])
 
 
 @router.get("/v1/operator/settings", **described("List live settings", Settings))

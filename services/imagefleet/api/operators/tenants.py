@@ -5,14 +5,14 @@ Holding a tenant back is a pause like any other (`pauses`); creating one is not 
 
 from typing import Annotated, Final, Self
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
 from imagefleet.api.producers.schemas import Incoming, RunAt
@@ -43,7 +43,7 @@ _KIND: Final = "tenant"
 
 TenantHere = Annotated[str, Path(alias="tenant", pattern=TENANT)]
 
-router = APIRouter(tags=["tenants"])
+router = Routes(tags=["tenants"])
 
 
 class NewLimits(Incoming):

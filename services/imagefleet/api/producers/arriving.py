@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Submitter
 from imagefleet.api.http.intake import Intake, image_body, media_type
-from imagefleet.api.http.openapi import described
+from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted
 from imagefleet.api.producers.schemas import NewImage, NewOriginal, StoredUpload, focal_of
 from imagefleet.api.producers.submitting import (
@@ -45,7 +45,7 @@ DEFAULT: Final = "default"
 _IN_THE_BODY: Final = "With JSON, whatever is said of the image belongs into the body."
 
 
-router = APIRouter(tags=["images"])
+router = Routes(tags=["images"])
 
 
 @router.post(

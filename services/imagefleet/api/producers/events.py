@@ -15,13 +15,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 import structlog
-from fastapi import APIRouter, Header, Request
+from fastapi import Header, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from imagefleet.api.http.auth import Keys, Reader
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.openapi import Piece, named, problems
+from imagefleet.api.http.openapi import Piece, Routes, named, problems
 from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import FleetError, Unavailable
 from imagefleet.jobs.model import JobId, TenantId
@@ -57,7 +57,7 @@ _STREAM: Final[Piece] = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 log = structlog.get_logger()
-router = APIRouter(tags=["jobs"])
+router = Routes(tags=["jobs"])
 
 
 class Watcher:

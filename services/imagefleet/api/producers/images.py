@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import OriginalsReader, Reader, Submitter
-from imagefleet.api.http.openapi import described
+from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
 from imagefleet.api.producers.ranges import IdPrefix, range_alone
@@ -55,7 +55,7 @@ ADDRESSES: Final = "Of `html`: `immutable` for pages that are made anew with eve
 VALID_FOR: Final = timedelta(minutes=5)
 _EXTENSIONS: Final = {each.mime_type: each.extension for each in ImageFormat}
 
-router = APIRouter(tags=["images"])
+router = Routes(tags=["images"])
 
 
 @router.get("/v1/images", **described("List images", ImagePage))

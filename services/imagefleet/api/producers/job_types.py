@@ -5,13 +5,13 @@ from types import MappingProxyType
 from typing import Final
 
 import orjson
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import AnyKey
 from imagefleet.api.http.documents import NamesInForce, fill_in
-from imagefleet.api.http.openapi import Piece, described
+from imagefleet.api.http.openapi import Piece, Routes, described
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.producers.schemas import JOB_TYPE_FORMAT, MAX_PAYLOAD_BYTES, NewJob
 from imagefleet.api.producers.submitting import draft, fingerprint, known
@@ -29,7 +29,7 @@ from imagefleet.jobs.shapes.rules import JobTypeList, JobTypeView
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.recipes import names_one_version
 
-router = APIRouter(tags=["jobs"])
+router = Routes(tags=["jobs"])
 
 # These act on images and jobs, whose owner is looked at on their own routes.
 RESERVED: Final = MappingProxyType(

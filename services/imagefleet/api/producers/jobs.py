@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Plain, Reader, Submitter
@@ -17,7 +17,7 @@ from imagefleet.api.http.bodies import (
 )
 from imagefleet.api.http.errors import problem_of
 from imagefleet.api.http.limiting import Limiting
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Watcher, read_job
@@ -69,7 +69,7 @@ _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to e
 _OF_OPERATORS: Final = "This job cancels others; only operators cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
-router = APIRouter(route_class=Plain, tags=["jobs"])
+router = Routes(route_class=Plain, tags=["jobs"])
 
 
 @router.post(

@@ -2,12 +2,12 @@
 
 from uuid import UUID
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import AnyKey, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import ToolsHere, accepted, answer
 from imagefleet.api.producers.schemas import ImageEdit, Reprocessing
 from imagefleet.api.producers.submitting import (
@@ -25,7 +25,7 @@ from imagefleet.store.images.images import get_image
 from imagefleet.store.images.reprocessing import move_focal
 from imagefleet.store.images.reprocessing import reprocess_image as submit_reprocessing
 
-router = APIRouter(tags=["images"])
+router = Routes(tags=["images"])
 
 
 @router.post(

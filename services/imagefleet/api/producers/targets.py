@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import Field
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import LONGEST_NAME, Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.jobs import MOST_ON_A_PAGE
 from imagefleet.api.producers.schemas import NO_CONTROLS, IdempotencyKey, Incoming, RunAt
@@ -34,7 +34,7 @@ from imagefleet.store.jobs.targets import resume_target as resume
 
 TargetHere = Annotated[str, Path(pattern=NO_CONTROLS, description="Such as `image:` and an id.")]
 
-router = APIRouter(tags=["targets"])
+router = Routes(tags=["targets"])
 
 
 class TargetReason(Incoming):

@@ -5,14 +5,14 @@ from datetime import timedelta
 from typing import Final
 from uuid import uuid4
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Plain, Submitter
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.intake import IMAGE_TYPES, Intake
 from imagefleet.api.http.limiting import Limiting, refusal
-from imagefleet.api.http.openapi import described, json_body
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
 from imagefleet.api.producers.schemas import NewUpload, StoredUpload
 from imagefleet.api.producers.submitting import Admission, draft, fingerprint, key_of, known
@@ -37,7 +37,7 @@ VALID_FOR: Final = timedelta(minutes=15)
 
 _NOT_TAKEN: Final = f"Files of this type are not taken; these are: {', '.join(IMAGE_TYPES)}."
 
-router = APIRouter(route_class=Plain, tags=["images"])
+router = Routes(route_class=Plain, tags=["images"])
 
 
 @router.post(

@@ -14,10 +14,11 @@ from string import Template
 from types import MappingProxyType
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from imagefleet.api.http.documents import DESCRIBED_FOR, DOCUMENTS, OPERATORS, PRODUCERS, Document
+from imagefleet.api.http.openapi import Routes
 from imagefleet.api.http.requests import ToolsHere
 from imagefleet.errors import NotFound
 
@@ -35,7 +36,7 @@ _FILES: Final = MappingProxyType(
     }
 )
 
-router = APIRouter(include_in_schema=False)
+router = Routes(include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)

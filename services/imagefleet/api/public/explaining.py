@@ -13,12 +13,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 import imagefleet
 from imagefleet.api.http.documents import DESCRIBED_FOR
 from imagefleet.api.http.errors import EXPLAINED_AT
+from imagefleet.api.http.openapi import Routes
 from imagefleet.errors import NotFound
 
 _PAGE: Final = "errors.md"
@@ -37,7 +38,7 @@ _HEADERS: Final = {
     "Cache-Control": f"public, max-age={DESCRIBED_FOR}",
 }
 
-router = APIRouter()
+router = Routes()
 
 
 @router.get(EXPLAINED_AT, include_in_schema=False)

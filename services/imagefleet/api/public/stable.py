@@ -14,11 +14,11 @@ from time import monotonic
 from typing import Final
 from uuid import UUID
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from imagefleet.api.http.lookups import Lookups
-from imagefleet.api.http.openapi import Piece, problems
+from imagefleet.api.http.openapi import Piece, Routes, problems
 from imagefleet.api.http.requests import Tools, ToolsHere
 from imagefleet.errors import NotFound, Unavailable
 from imagefleet.jobs.images import REDIRECT_MAX_AGE, ImageFormat, cache_tag, stable_path
@@ -50,7 +50,7 @@ _PROBLEMS: Final[dict[int | str, Piece]] = {
 }
 
 
-router = APIRouter(tags=["addresses"])
+router = Routes(tags=["addresses"])
 
 
 @router.head(_PATH, include_in_schema=False)
