@@ -187,7 +187,7 @@ async def sides(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
 
 
 ROW: Final = Row(
-    name="pictures-by-size",
+    name="picture-sizes",
     about="what a photo of half a megapixel to 48 takes, from its upload to its variants",
     figures=[
         Figure(

@@ -16,7 +16,8 @@ from PIL import Image
 from tests.support.http import a_jpeg
 from tests.support.stack import Producer, Stack
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "install.md"
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "install.md"
 BLOCKS: Final = re.compile(r"^```(\S[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOMEWHERE_ELSE: Final = {"sh account", "sh cluster", "sh machine", "sh yours"}
 # Named `admin` are two things: whoever may make roles, and the role that makes keys.
@@ -86,6 +87,28 @@ async def its_upload_is_told_to_the_judge(stack: Stack, key: str) -> None:
         (image,) = (await http.get("/v1/images?reference=first")).json()["images"]
 
     assert image["imageId"] == repeat.json()["imageId"]
+
+
+def test_what_is_told_to_terraform_is_all_that_the_example_asks_for() -> None:
+    asked = {
+        name: "default" in rest
+        for name, rest in re.findall(
+            r'^variable "(\w+)" \{\n(.*?)^\}',
+            (ROOT / "infra/aws/examples/complete/variables.tf").read_text(encoding="utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+    }
+    told = set(re.findall(r"^(\w+) += ", blocks("sh yours")[0], re.MULTILINE))
+
+    assert {name for name, is_optional in asked.items() if not is_optional} <= told
+    assert told <= {*asked}
+
+
+def test_every_overlay_that_is_applied_is_there() -> None:
+    overlays = {path for text in blocks("sh cluster") for path in re.findall(r"infra/\S+", text)}
+
+    assert len(overlays) == 3
+    assert [] == [path for path in overlays if not (ROOT / path / "kustomization.yaml").is_file()]
 
 
 def test_every_block_says_who_runs_it() -> None:
