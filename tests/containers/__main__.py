@@ -26,7 +26,7 @@ from tests.support.journal import read_facts
 
 IMAGES: Final = 50
 LONG: Final = {"milliseconds": 6000}
-LONG_JOBS: Final = 16  # more than one worker has slots, so that both have some
+LONG_JOBS: Final = 24  # more than one worker has slots, so that both have some
 STOP_WITHIN: Final = WORKER_GRACE + 10  # what a manifest would give it
 
 
