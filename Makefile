@@ -166,8 +166,8 @@ image: ## Build the containers of all processes, and their bills of materials in
 		echo "image: imagefleet-$$target has $$((bytes / 1000000)) MB, and what is in it stands in dist/imagefleet-$$target.cdx.json"; \
 	done
 
-image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed
-	@$(BIN)/python -m tests.containers --engine $(ENGINE)
+image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed (ARGS="--terraform --through-pgbouncer")
+	@$(BIN)/python -m tests.containers --engine $(ENGINE) $(ARGS)
 
 apply-test: $(READY) ## infra/aws applied to an emulator, the fleet on what it made, a second apply, destroy, some six minutes (needs Terraform)
 	@$(BIN)/python -m tests.infra.aws.apply

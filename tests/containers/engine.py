@@ -13,6 +13,7 @@ from tests.containers.contexts import context
 
 COMMAND_WITHIN: Final = 120.0  # seconds
 PREFIX: Final = "imagefleet"
+GIVEN: Final = "/given"
 # What no pod is told: of the host's network, as there may be no other; and how many processes.
 BESIDE: Final = ("--network=host", "--pids-limit=256")
 
@@ -72,9 +73,17 @@ class Engine:
             message = f"no engine answers to {self._command}"
             raise NoEngine(message) from error
 
-    def run(self, process: str, environment: Mapping[str, str], *, name: str) -> Container:
-        """Start one in the background, as its pod would be."""
-        self.call("run", "--detach", "--name", name, *_words(process, environment))
+    def run(
+        self,
+        process: str,
+        environment: Mapping[str, str],
+        *,
+        name: str,
+        reading: Path | None = None,
+    ) -> Container:
+        """Start one in the background, as its pod would be. What it reads lies at /given."""
+        beside = ["--detach", "--name", name, *_lying(reading)]
+        self.call("run", *beside, *_words(process, environment))
         self._started.append(name)
         return Container(name, self)
 
@@ -89,7 +98,7 @@ class Engine:
     ) -> tuple[int, str]:
         """Run one to its end; its exit code and what it said. What it reads lies at /given."""
         other = ["--entrypoint", entrypoint] if entrypoint else []
-        other += ["--volume", f"{reading}:/given:ro"] if reading else []
+        other += _lying(reading)
         ran = subprocess.run(
             [self._command, "run", "--rm", *other, *_words(process, environment), *words],
             check=False,
@@ -123,6 +132,10 @@ class Engine:
             timeout=seconds,
         )
         return ran.stdout
+
+
+def _lying(reading: Path | None) -> list[str]:
+    return ["--volume", f"{reading}:{GIVEN}:ro"] if reading else []
 
 
 def _words(process: str, environment: Mapping[str, str]) -> list[str]:

@@ -1,24 +1,23 @@
-"""A fleet of containers on an embedded Postgres and emulator of this machine."""
+"""A fleet of containers on servers of this machine."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import asyncpg
 import httpx
 
-from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen
+from imagefleet.embedded.machine import HOST, chosen
 from imagefleet.embedded.processes import Facts, environment_of
-from imagefleet.embedded.stack import Stack
 from imagefleet.store.database import Connection
 from tests.containers.engine import PREFIX, Container, Engine
+from tests.containers.ground import Ground
 from tests.support.eventually import eventually
 from tests.support.journal import Journal, Place, keep_events
-from tests.support.stack import Producer, stack_folder
+from tests.support.stack import Producer
 
 WORKER_GRACE: Final = 20  # seconds; `stop` gives some more than that
 RESCUE_AFTER: Final = 5
@@ -32,26 +31,33 @@ class Fleet:
     """The containers, and what they stand on."""
 
     engine: Engine
-    facts: Facts
+    ground: Ground
     api_url: str
-    key: str
     containers: dict[str, Container] = field(default_factory=dict)
     health_ports: dict[str, int] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
+
+    @property
+    def facts(self) -> Facts:
+        return self.ground.facts
 
     def start(self, name: str, port: int = 0) -> Container:
         """Start a process's container and give it its variables, nothing else."""
         process = name.partition("-")[0]
         self.health_ports[name] = chosen(0, what=name, option="")
         environment = self.environment(process, self.health_ports[name], port)
-        container = self.engine.run(process, environment, name=f"{PREFIX}-test-{name}")
+        container = self.engine.run(
+            process, environment, name=f"{PREFIX}-test-{name}", reading=self.ground.authority
+        )
         self.containers[name] = container
         return container
 
     def environment(self, process: str, health_port: int, port: int = 0) -> Mapping[str, str]:
         made = environment_of(process, self.facts, health_port=health_port, port=port)
         special = {"RESCUE_AFTER": str(RESCUE_AFTER)} if process == "maintenance" else {}
-        return {key: made[key] for key in made if key not in OWN} | SILENT | special
+        given = self.ground.given.get(process, {})
+        passed = {key: made[key] for key in made if key not in OWN}
+        return {**passed, **SILENT, **special, **given}
 
     async def ready(self) -> None:
         async with httpx.AsyncClient(timeout=3) as http:
@@ -81,7 +87,7 @@ class Fleet:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Producer]:
-        headers = {"Authorization": f"Bearer {self.key}"}
+        headers = {"Authorization": f"Bearer {self.ground.key}"}
         async with httpx.AsyncClient(base_url=self.api_url, headers=headers, timeout=20) as client:
             yield Producer(client, self.journal)
 
@@ -95,33 +101,16 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running_fleet(engine: Engine) -> AsyncIterator[Fleet]:
+async def running_fleet(engine: Engine, ground: Ground) -> AsyncIterator[Fleet]:
     """One api, two workers and maintenance, all from images."""
-    with stack_folder() as folder:
-        state = StateFolder(Path(folder) / "state")
-        with state.held():
-            stack = Stack(state, Ports(api=0, edge=0), _say)
-            await stack.start()
-            try:
-                api_port = chosen(0, what="the API", option="")
-                fleet = Fleet(
-                    engine=engine,
-                    facts=stack.facts,
-                    api_url=f"http://{HOST}:{api_port}",
-                    key=stack.keys["api-key"],
-                )
-                await keep_events(fleet.place)
-                try:
-                    fleet.start("api", api_port)
-                    for name in ("worker-1", "worker-2", "maintenance"):
-                        fleet.start(name)
-                    await fleet.ready()
-                    yield fleet
-                finally:
-                    await asyncio.to_thread(engine.remove_all)
-            finally:
-                await stack.stop()
-
-
-def _say(_line: str) -> None:
-    """What the servers say is of no interest here."""
+    api_port = chosen(0, what="the API", option="")
+    fleet = Fleet(engine=engine, ground=ground, api_url=f"http://{HOST}:{api_port}")
+    await keep_events(fleet.place)
+    try:
+        fleet.start("api", api_port)
+        for name in ("worker-1", "worker-2", "maintenance"):
+            fleet.start(name)
+        await fleet.ready()
+        yield fleet
+    finally:
+        await asyncio.to_thread(engine.remove_all)

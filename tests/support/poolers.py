@@ -9,19 +9,19 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import pytest
 
 from imagefleet.embedded.machine import free_port
-from tests.support.database import PASSWORDS, Database, Role
+from tests.support.database import Database, Role
 from tests.support.emulators import is_listening
 from tests.support.eventually import eventually
 from tests.support.packages import unpacked
@@ -42,8 +42,11 @@ class Pooler:
     port: int
 
     def url(self, database: Database, role: Role) -> str:
+        return self.through(database.url(role))
+
+    def through(self, url: str) -> str:
         """The same place by way of it."""
-        parts = urlsplit(database.url(role))
+        parts = urlsplit(url)
         login = parts.netloc.rpartition("@")[0]
         return urlunsplit(parts._replace(netloc=f"{login}@127.0.0.1:{self.port}"))
 
@@ -69,15 +72,27 @@ def version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-@asynccontextmanager
-async def pgbouncer(
+def pgbouncer(
     database: Database,
     *,
     pool_size: int,
     prepares: bool = False,
     more: Mapping[str, str] = MappingProxyType({}),
+) -> AbstractAsyncContextManager[Pooler]:
+    """Before a test's database, for every role."""
+    urls = [database.url(role) for role in get_args(Role)]
+    return pooling(urls, pool_size=pool_size, prepares=prepares, more=more)
+
+
+@asynccontextmanager
+async def pooling(
+    urls: Collection[str],
+    *,
+    pool_size: int,
+    prepares: bool = False,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Pooler]:
-    """So many sessions for each role; with `prepares` it keeps statements for its clients."""
+    """So many sessions for each login of one server; with `prepares` it keeps statements."""
     is_new = version() >= PREPARES
     if prepares and not is_new:
         pytest.skip(TOO_OLD)
@@ -95,7 +110,7 @@ async def pgbouncer(
     }
     with tempfile.TemporaryDirectory(prefix="imagefleet-pgbouncer-") as made:
         log = Path(made) / "log"
-        process = _started(database, settings, Path(made), log)
+        process = _started(urls, settings, Path(made), log)
         try:
             await eventually(
                 lambda: process.poll() is not None or is_listening(f"tcp://127.0.0.1:{port}"),
@@ -109,11 +124,12 @@ async def pgbouncer(
 
 
 def _started(
-    database: Database, settings: Mapping[str, str], folder: Path, log: Path
+    urls: Collection[str], settings: Mapping[str, str], folder: Path, log: Path
 ) -> subprocess.Popen[bytes]:
-    server = urlsplit(database.server.superuser_url)
+    logins = [urlsplit(url) for url in urls]
+    server = logins[0]
     users, config = folder / "users", folder / "pgbouncer.ini"
-    known = {**PASSWORDS, "postgres": unquote(server.password or "")}
+    known = {each.username: unquote(each.password or "") for each in logins}
     users.write_text("".join(f'"{role}" "{word}"\n' for role, word in known.items()))
     lines = [f"{name} = {value}" for name, value in {**settings, "auth_file": users}.items()]
     where = f"* = host={server.hostname} port={server.port}"
