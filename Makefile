@@ -150,12 +150,20 @@ PYTHON_IMAGE ?= python:3.13-slim
 ENGINE ?= docker
 TARGETS := api worker maintenance cli
 
-image: ## Build the containers of all processes (PYTHON_IMAGE=python:3.13-slim, ENGINE=docker)
+TOLD := /usr/share/doc/imagefleet
+
+image: ## Build the containers of all processes, and their bills of materials into dist (PYTHON_IMAGE=python:3.13-slim, ENGINE=docker)
+	@mkdir -p dist
 	@for target in $(TARGETS); do \
 		echo "image: imagefleet-$$target"; \
 		$(ENGINE) build --quiet --network=host --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) \
 			--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
 			--file services/Dockerfile --target $$target --tag imagefleet-$$target . || exit 1; \
+		made=$$($(ENGINE) create imagefleet-$$target) || exit 1; \
+		$(ENGINE) cp $$made:$(TOLD)/sbom.cdx.json dist/imagefleet-$$target.cdx.json || exit 1; \
+		$(ENGINE) rm $$made >/dev/null; \
+		bytes=$$($(ENGINE) image inspect --format '{{.Size}}' imagefleet-$$target); \
+		echo "image: imagefleet-$$target has $$((bytes / 1000000)) MB, and what is in it stands in dist/imagefleet-$$target.cdx.json"; \
 	done
 
 image-test: $(READY) ## Run the fleet from those containers: 50 images, a worker stopped, a worker killed

@@ -26,6 +26,7 @@ LOCKS: Final = (
     ".ci/uv.txt",
     "services/imagefleet/embedded/emulator-requirements.txt",
     "infra/localstack/requirements.txt",
+    "infra/sbom/requirements.txt",
 )
 DATABASE: Final = "https://api.osv.dev"
 AT_ONCE: Final = 500  # packages in one question; it takes a thousand

@@ -83,15 +83,20 @@ def fetch(folder: Path, version: str | None) -> None:
             message = f"{wanted} came as sha512-{digest}, and not as {pin['integrity']}"
             raise Unfit(message)
         with tarfile.open(archive) as files:
+            pin["license"] = json.loads(_content(files, "package.json"))["license"]
             for name in pin["files"]:
-                member = files.extractfile(IN_ARCHIVE + name)
-                if member is None:
-                    message = f"{wanted} has no file {name}"
-                    raise Unfit(message)
-                content = member.read()
+                content = _content(files, name)
                 (folder / name).write_bytes(content)
                 pin["files"][name] = hashlib.sha256(content).hexdigest()
     (folder / PIN).write_text(json.dumps(pin, indent=2) + "\n", encoding="utf-8")
+
+
+def _content(files: tarfile.TarFile, name: str) -> bytes:
+    member = files.extractfile(IN_ARCHIVE + name)
+    if member is None:
+        message = f"the archive has no file {name}"
+        raise Unfit(message)
+    return member.read()
 
 
 def _pin(folder: Path) -> dict[str, Any]:

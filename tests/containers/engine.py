@@ -6,18 +6,19 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from tests.containers.contexts import context
+
 COMMAND_WITHIN: Final = 120.0  # seconds
-# As strict as a cluster would be: what works here works there.
-STRICT: Final = (
-    *("--network", "host"),
-    "--read-only",
-    *("--cap-drop", "ALL"),
-    *("--security-opt", "no-new-privileges"),
-    *("--tmpfs", "/tmp:rw,noexec,nosuid,size=512m,mode=1777"),  # noqa: S108 - the container's own
-    *("--pids-limit", "256"),
-)
+PREFIX: Final = "imagefleet"
+# What no pod is told: of the host's network, as there may be no other; and how many processes.
+BESIDE: Final = ("--network=host", "--pids-limit=256")
+
+
+def image_of(process: str) -> str:
+    return f"{PREFIX}-{process}"
 
 
 class NoEngine(Exception):
@@ -71,26 +72,26 @@ class Engine:
             message = f"no engine answers to {self._command}"
             raise NoEngine(message) from error
 
-    def run(self, image: str, environment: Mapping[str, str], *, name: str) -> Container:
-        """Start one in the background, as strictly as can be."""
-        given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
-        self.call("run", "--detach", "--name", name, *STRICT, *given, image)
+    def run(self, process: str, environment: Mapping[str, str], *, name: str) -> Container:
+        """Start one in the background, as its pod would be."""
+        self.call("run", "--detach", "--name", name, *_words(process, environment))
         self._started.append(name)
         return Container(name, self)
 
     def once(
         self,
-        image: str,
+        process: str,
         words: Sequence[str],
         environment: Mapping[str, str],
         *,
         entrypoint: str | None = None,
+        reading: Path | None = None,
     ) -> tuple[int, str]:
-        """Run one to its end; its exit code and what it said."""
-        given = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
+        """Run one to its end; its exit code and what it said. What it reads lies at /given."""
         other = ["--entrypoint", entrypoint] if entrypoint else []
+        other += ["--volume", f"{reading}:/given:ro"] if reading else []
         ran = subprocess.run(
-            [self._command, "run", "--rm", *STRICT, *given, *other, image, *words],
+            [self._command, "run", "--rm", *other, *_words(process, environment), *words],
             check=False,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -99,11 +100,14 @@ class Engine:
         )
         return ran.returncode, ran.stdout
 
-    def size(self, image: str) -> int:
-        return int(self.call("image", "inspect", "--format", "{{.Size}}", image))
+    def size(self, process: str) -> int:
+        return int(self._told(process, "{{.Size}}"))
 
-    def user(self, image: str) -> str:
-        return self.call("image", "inspect", "--format", "{{.Config.User}}", image).strip()
+    def user(self, process: str) -> str:
+        return self._told(process, "{{.Config.User}}")
+
+    def _told(self, process: str, template: str) -> str:
+        return self.call("image", "inspect", "--format", template, image_of(process)).strip()
 
     def remove_all(self) -> None:
         for name in self._started:
@@ -119,3 +123,8 @@ class Engine:
             timeout=seconds,
         )
         return ran.stdout
+
+
+def _words(process: str, environment: Mapping[str, str]) -> list[str]:
+    given = [f"--env={key}={value}" for key, value in environment.items()]
+    return [*BESIDE, *context(process), *given, image_of(process)]

@@ -15,12 +15,11 @@ from imagefleet.embedded.machine import HOST, Ports, StateFolder, chosen
 from imagefleet.embedded.processes import Facts, environment_of
 from imagefleet.embedded.stack import Stack
 from imagefleet.store.database import Connection
-from tests.containers.engine import Container, Engine
+from tests.containers.engine import PREFIX, Container, Engine
 from tests.support.eventually import eventually
 from tests.support.journal import Journal, Place, keep_events
 from tests.support.stack import Producer, stack_folder
 
-PREFIX: Final = "imagefleet"
 WORKER_GRACE: Final = 20  # seconds; `stop` gives some more than that
 RESCUE_AFTER: Final = 5
 # What the embedded stack passes on of this machine, and a container brings itself.
@@ -45,9 +44,7 @@ class Fleet:
         process = name.partition("-")[0]
         self.health_ports[name] = chosen(0, what=name, option="")
         environment = self.environment(process, self.health_ports[name], port)
-        container = self.engine.run(
-            f"{PREFIX}-{process}", environment, name=f"{PREFIX}-test-{name}"
-        )
+        container = self.engine.run(process, environment, name=f"{PREFIX}-test-{name}")
         self.containers[name] = container
         return container
 

@@ -146,6 +146,11 @@ def _approaches(target: JsonObject) -> Iterator[tuple[str, Callable[[], object]]
     )
     if target["socket"]:
         yield "connect by path", partial(_connect, socket.AF_UNIX, str(target["socket"]))
+    hosts = target.get("hosts", ())
+    assert isinstance(hosts, list | tuple)
+    for host in map(str, hosts):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        yield f"connect to {host}", partial(_connect, family, (host, 80))
 
 
 def _read_memory(pid: int) -> int:
@@ -336,9 +341,9 @@ async def besiege_and_tell(folder: Path) -> None:
             "port": server.port,
             "socket": str(sockets / f".s.PGSQL.{server.port}"),
         }
-        uncurbed = _in_a_fork({**target, "files": []}, lambda: None)
+        uncurbed = in_a_fork({**target, "files": []}, lambda: None)
         without_path = {**target, "socket": None}  # which Landlock knows nothing of
-        curbed = _in_a_fork(without_path, leave_the_world) if landlock_version() else None
+        curbed = in_a_fork(without_path, leave_the_world) if landlock_version() else None
         async with Renderer(preload=(ATTACKS, TASKS)) as renderer:
             allowance = Allowance(deadline_seconds=30)
             reached = await renderer.run_isolated(attack(besiege), target, {}, allowance)
@@ -371,7 +376,7 @@ async def _ids_of_a_child(renderer: Renderer) -> list[int]:
             sleeping.cancel()
 
 
-def _in_a_fork(target: JsonObject, curb: Callable[[], None]) -> object:
+def in_a_fork(target: JsonObject, curb: Callable[[], None]) -> object:
     """The siege by a process that is like this one but for the curb."""
     ours, theirs = os.pipe()
     pid = os.fork()

@@ -94,14 +94,14 @@ def _of(parts: Sequence[Slice], wanted: type[Part]) -> Part | None:
 
 
 async def _room(pictures: Pictures, worker: Worker | None) -> str:
-    """For all in hand at a time: a part of an upload, or an original and what is made of it."""
+    """For all in hand at a time: a part of each upload, or what is rendered and the next one."""
     if worker is None:
         from imagefleet.api.http.turns import PLACES  # noqa: PLC0415 - in the API's container
         from imagefleet.aws.transfers import PART_BYTES  # noqa: PLC0415 - as above
 
         wanted = PLACES * min(PART_BYTES, pictures.max_bytes)
     else:
-        wanted = (worker.render_children + 1) * 2 * pictures.max_bytes
+        wanted = (worker.render_children + 1) * pictures.max_bytes
     with tempfile.TemporaryFile() as file:
         file.write(b"imagefleet doctor")
     free = shutil.disk_usage(tempfile.gettempdir()).free
