@@ -38,7 +38,7 @@ async def lived_in(running: Running, worker: Connection, superuser: Connection) 
 async def test_what_producers_may_send_and_what_not(lived_in: Running) -> None:
     keys = [lived_in.secrets[who] for who in ("acme", "rival")]
 
-    verdict = await fuzz(lived_in.url + PRODUCERS.address, keys, seed=SEED, examples=12)
+    verdict = await fuzz(lived_in.url + PRODUCERS.address, keys, seed=SEED, examples=8)
 
     assert verdict.faults == []
     assert verdict.requests > 1000
@@ -48,7 +48,7 @@ async def test_what_producers_may_send_and_what_not(lived_in: Running) -> None:
 async def test_what_operators_may_send_and_what_not(lived_in: Running) -> None:
     keys = [lived_in.secrets["operator"]]
 
-    verdict = await fuzz(lived_in.url + OPERATORS.address, keys, seed=SEED, examples=5)
+    verdict = await fuzz(lived_in.url + OPERATORS.address, keys, seed=SEED, examples=3)
 
     assert verdict.faults == []
     assert verdict.requests > 1000

@@ -95,6 +95,12 @@ def filled(path: str, names: list[str], value: str = NOBODY) -> str:
     return path
 
 
+def holds_more(value: dict[str, Any]) -> bool:
+    """Whether it may be a list, an object, or anything."""
+    choices = value.get("anyOf", [value])
+    return any(each.get("type", "object") in {"array", "object"} for each in choices)
+
+
 async def test_no_parameter_makes_it_our_fault(
     running: Running, anything: httpx.AsyncClient
 ) -> None:
@@ -127,10 +133,13 @@ async def test_no_body_makes_it_our_fault(running: Running, anything: httpx.Asyn
         for name in schema["properties"]:
             others = {key: value for key, value in base.items() if key != name}
             start = httpx.Request("POST", "http://x", json=others).content.decode()[:-1]
+            within = f'{start}{"," if others else ""}"{name}":'
             for value in ABSURD_JSON:
-                yield name, f'{start}{"," if others else ""}"{name}":{value}}}'
-                yield name, f'{start}{"," if others else ""}"{name}":[{value}]}}'
-                yield name, f'{start}{"," if others else ""}"{name}":{{"a":{value}}}}}'
+                yield name, f"{within}{value}}}"
+            if holds_more(schema["properties"][name]):  # of all others a list is as absurd as any
+                for value in ABSURD_JSON:
+                    yield name, f"{within}[{value}]}}"
+                    yield name, f'{within}{{"a":{value}}}}}'
 
     def requests() -> Iterator[tuple[object, httpx.Request]]:
         _, schemas = described_whole(app_of(running))
