@@ -114,7 +114,7 @@ class Slots:
         self._changed(self)
 
 
-class Debt(NamedTuple):
+class RoomOwed(NamedTuple):
     """A lane that is owed room for these types, until then by the loop's clock if there is some."""
 
     types: frozenset[str]
@@ -137,7 +137,7 @@ class TypeSlots:
         self._taken: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         """Those of them that claims on their way may need, or not."""
-        self._owed: dict[Lane, Debt] = {}
+        self._owed: dict[Lane, RoomOwed] = {}
         """In the order in which they came."""
         self._more = asyncio.Event()
         self._now = asyncio.get_running_loop().time
@@ -175,7 +175,7 @@ class TypeSlots:
         if lane in self._owed and not self._owed[lane].types.isdisjoint(begun):
             del self._owed[lane]
         if no_room and lane not in self._owed and (full := self.full(lane)):
-            self._owed[lane] = Debt(full)
+            self._owed[lane] = RoomOwed(full)
         self._more.set()
 
     async def more(self, lane: Lane, types: Collection[str], within: float, *, most: int) -> int:
