@@ -1,8 +1,8 @@
 # `make` prints what there is. Every target sets up what it needs.
 # Options: PYTHON=python3.12 (interpreter of .venv), WORKERS=8 (test processes), POSTGRES=15, ARGS="-k claim" (for pytest and run)
 
-# Tests wait as much as they work: four processes keep two cores busy, three left a quarter of them idle.
-WORKERS ?= 4
+# Tests wait as much as they work: of two cores four processes left a sixth idle, three a quarter.
+WORKERS ?= 5
 BIN := .venv/bin
 READY := .venv/.ready
 

@@ -1,6 +1,7 @@
 """Fixtures of every test that needs Postgres; what they promise is in tests/support/database.py."""
 
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "breaks_invariants: leaves the database in a state that the product never does"
     )
     remember_descriptions()
+    # Whoever began us in the background had this ignored, and so would every program that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

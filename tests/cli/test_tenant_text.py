@@ -155,6 +155,7 @@ OURS: Final = {
     "settings",
     *(f"recipes {verb}" for verb in ("list", "show", "check", "diff", "schema")),
     "jobs types",
+    "capacity",
     "doctor",
     "migrate",
     "migrate status",

@@ -133,11 +133,11 @@ async def test_an_image_that_is_not_there_or_not_the_one_submitted_fails_for_goo
     place: Place, api: Connection, superuser: Connection
 ) -> None:
     originals = await place.session.objects(place.settings.originals_bucket)
-    stored = await place.store(originals, "k", saved(quadrants()))
+    stored = await place.store(originals, "o/k", saved(quadrants()))
     wanted = {
-        "not_found": an_image_submission(uuid4(), source_key="nowhere", source_bytes=1),
+        "not_found": an_image_submission(uuid4(), source_key="o/nowhere", source_bytes=1),
         "source_changed": an_image_submission(
-            uuid4(), source_key="k", source_bytes=stored.bytes, source_sha256="0" * 64
+            uuid4(), source_key="o/k", source_bytes=stored.bytes, source_sha256="0" * 64
         ),
     }
     async with inside(place, "worker") as worker:
@@ -158,7 +158,7 @@ async def test_what_is_for_a_worker_with_more_memory_is_neither_fetched_nor_copi
 ) -> None:
     """Every few seconds it comes again: there are no buckets here, so a request would fail."""
     huge = {"content_type": "image/png", "source_width": 20_000, "source_height": 20_000}
-    submission = an_image_submission(uuid4(), source_key="k", source_bytes=1, **huge, **payload)
+    submission = an_image_submission(uuid4(), source_key="o/k", source_bytes=1, **huge, **payload)
     await a_worker(bench.worker, memory_bytes=2**33)
     run = load_handlers(standard_retry=STANDARD)["process_image"]
 

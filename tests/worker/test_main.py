@@ -255,10 +255,10 @@ async def _all_deleted(place: Place) -> bool:
 async def test_a_retried_job_says_when_it_is_due_and_how_often_it_ran(
     place: Place, api: Connection, superuser: Connection
 ) -> None:
-    submission = an_image_submission(uuid4(), source_key="k", source_bytes=1, recipe="unheard-of")
+    submission = an_image_submission(uuid4(), source_key="o/k", source_bytes=1, recipe="unheard-of")
     quick = {"BACKOFF_BASE_SECONDS": "600", "WORKER_LANES": "general"}
     originals = await place.session.objects(place.settings.originals_bucket)
-    await place.store(originals, "k", saved(quadrants()))
+    await place.store(originals, "o/k", saved(quadrants()))
     async with inside(place, "worker", environment=quick) as worker:
         await place.submit(api, submission)
         line = await worker.tells("job.retried")
