@@ -25,8 +25,8 @@ _AVIF_LIKE_JPEG: Final = ((0, 0), (20, 30), (50, 47), (80, 63), (90, 79), (100, 
 
 def outputs_of(variant: Mapping[str, Any]) -> list[str]:
     """The formats that a variant's table names, by whichever key."""
-    one = variant.get("format")
-    several = variant.get("allowed", AUTO) if one == "auto" else variant.get("formats", [one])
+    single = variant.get("format")
+    several = variant.get("allowed", AUTO) if single == "auto" else variant.get("formats", [single])
     return [each for each in several if isinstance(each, str)] if isinstance(several, list) else []
 
 
