@@ -10,9 +10,9 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
 
-from imagefleet.imaging.recipe_lines import Where
-from imagefleet.imaging.recipe_tables import Quality, RecipeTable, VariantTable
 from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, Watermark
+from imagefleet.imaging.recipes.lines import Where
+from imagefleet.imaging.recipes.tables import Quality, RecipeTable, VariantTable
 from imagefleet.jobs.images import ImageFormat
 
 MOST_BOX_PIXELS: Final = 2**26  # of a canvas that is made whatever the picture is; 8192 x 8192
