@@ -307,9 +307,9 @@ def _unexpected(error: ValueError) -> Unavailable:
 def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
     problem = _problem(answer)
     faults = [
-        f"{one.field}: {said}."
-        for one in problem.errors or ()
-        if (said := one.detail or one.problem) not in problem.detail
+        f"{fault.field}: {told}."
+        for fault in problem.errors or ()
+        if (told := fault.detail or fault.problem) not in problem.detail
     ]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
