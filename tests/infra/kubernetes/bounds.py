@@ -7,12 +7,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from imagefleet.api.http.bodies import MOST_HELD
-from imagefleet.api.http.connections import IDLE_WITHIN
 from imagefleet.api.http.turns import PLACES
 from imagefleet.api.producers.events import HEARTBEAT
 from imagefleet.api.producers.jobs import LONGEST_WAIT
 from imagefleet.aws.transfers import PART_BYTES
 from imagefleet.errors import Misconfigured
+from imagefleet.listening import IDLE_WITHIN
 from imagefleet.worker.handling import BESIDE_CHILDREN
 from tests.infra.kubernetes.agreements import settings_of, size, span
 from tests.infra.kubernetes.rendering import Document, Labels, Manifests, Workload, selects

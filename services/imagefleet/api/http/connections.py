@@ -27,13 +27,13 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from imagefleet.api.http.errors import REFUSED_AFTER, refused
+from imagefleet.listening import IDLE_WITHIN
 
 MOST_CONNECTIONS: Final = 4000  # twice the streams
 MOST_KEYLESS: Final = 1000
 
 LARGEST_HEAD: Final = 65_536  # bytes; `requests` refuses less than this, but politely
 HEAD_WITHIN: Final = timedelta(seconds=10)
-IDLE_WITHIN: Final = timedelta(seconds=75)  # so that a load balancer (60 s) is the first to close
 SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
 AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on
