@@ -113,7 +113,7 @@ FLEET = Dashboard(
         Panel("From the request to delete to dark", quantiles("image_dark_seconds"), "s"),
         Panel(
             "Open jobs",
-            {"{{state}}": "sum by (state) (max by (job_type, state) (jobs_open))"},
+            {"{{state}}": "sum by (state) (max by (job_type, state) (jobs_open)) or vector(0)"},
         ),
         Panel(
             "Attempts that fail or are repeated",
@@ -121,7 +121,9 @@ FLEET = Dashboard(
             "percentunit",
         ),
         Panel("Processes that answer", {"{{job}}": f"sum by (job) (up{OF_US})"}, "none"),
-        Panel("Open breakers", {"{{service}}": "max by (service) (breaker_open)"}, "none"),
+        Panel(
+            "Open breakers", {"{{service}}": "max by (service) (breaker_open) or vector(0)"}, "none"
+        ),
         Panel("Dead letters", {"nobody acknowledged": "max(dead_letters_unacknowledged)"}),
     ),
 )

@@ -6,13 +6,12 @@ whoever asks for it.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-import promql_parser
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -106,54 +105,100 @@ def panels(path: Path) -> list[tuple[str, str]]:
 
 def faults_of(query: str, known: Mapping[str, frozenset[str]]) -> list[str]:
     """Which series and labels it asks for that there are not."""
-    found: list[str] = []
-    _walk(promql_parser.parse(query.replace(RATE, "1m")), known, found)
-    return found
+    return _Reader(query, known).faults
 
 
-def _walk(node: object, known: Mapping[str, frozenset[str]], found: list[str]) -> frozenset[str]:
-    """The labels that its result may have."""
-    match node:
-        case promql_parser.VectorSelector():
-            return _selected(node, known, found)
-        case promql_parser.MatrixSelector():
-            return _selected(node.vector_selector, known, found)
-        case promql_parser.AggregateExpr():
-            labels = _walk(node.expr, known, found)
-            if node.modifier is None:
-                return frozenset()
-            named = frozenset(node.modifier.labels)
-            found += [f"no {label} to go by" for label in sorted(named - labels)]
-            return (
-                named if node.modifier.type == promql_parser.AggModifierType.By else labels - named
-            )
-        case promql_parser.BinaryExpr():
-            sides = [_walk(node.lhs, known, found), _walk(node.rhs, known, found)]
-            if node.modifier is not None and node.modifier.matching is not None:
-                named = frozenset(node.modifier.matching.labels)
-                found += [
-                    f"no {label} to match on" for side in sides for label in sorted(named - side)
-                ]
-            return sides[0] | sides[1]
-        case promql_parser.Call():
-            return frozenset().union(*(_walk(each, known, found) for each in node.args))
-        case promql_parser.ParenExpr() | promql_parser.UnaryExpr() | promql_parser.SubqueryExpr():
-            return _walk(node.expr, known, found)
-        case _:  # a number, a text
-            return frozenset()
+AGGREGATIONS: Final = frozenset({"avg", "count", "max", "min", "sum"})
+MATCHINGS: Final = frozenset({"on", "ignoring"})
+OPERATORS: Final = frozenset({"and", "or", "unless", "bool", "offset"})
+TOKEN: Final = re.compile(r'"[^"]*"|\[[^]]*\]|\d[\d.]*(?:e[-+]?\d+)?|[A-Za-z_:][\w:]*|[(){},]')
 
 
-def _selected(
-    node: promql_parser.VectorSelector, known: Mapping[str, frozenset[str]], found: list[str]
-) -> frozenset[str]:
-    name = node.name or ""
-    if name not in known:
-        found.append(f"no series {name}")
-        return frozenset().union(*known.values())  # what else is asked of it says nothing
-    labels = known[name] | OF_A_SCRAPE
-    wanted = {matcher.name for matcher in node.matchers.matchers}
-    found += [f"{name} has no label {label}" for label in sorted(wanted - labels)]
-    return labels
+class _Reader:
+    """A query, read from left to right: as much of PromQL as it takes to know what is asked for.
+
+    Whether it can be evaluated says promtool, or a Prometheus.
+    """
+
+    def __init__(self, query: str, known: Mapping[str, frozenset[str]]) -> None:
+        self._known = known
+        self._tokens = TOKEN.findall(query)
+        self.faults: list[str] = []
+        self.labels = self._expression()
+        """Those that its result may have."""
+
+    def _next(self) -> str:
+        return self._tokens[0] if self._tokens else ""
+
+    def _expression(self) -> frozenset[str]:
+        """Up to the parenthesis or the comma that ends it."""
+        labels: frozenset[str] = frozenset()
+        matched_by: list[str] = []
+        while self._next() not in {"", ")", ","}:
+            token = self._tokens.pop(0)
+            if token in MATCHINGS:
+                matched_by = self._list()
+                self._miss(matched_by, labels, "to match on")
+            elif token.startswith("group_"):
+                self._list()
+            elif token not in OPERATORS and token[0] not in '"[0123456789':
+                term = self._term(token)
+                self._miss(matched_by, term, "to match on")
+                labels, matched_by = labels | term, []
+        return labels
+
+    def _term(self, token: str) -> frozenset[str]:
+        if token == "(":
+            labels = self._expression()
+            self._tokens.pop(0)
+            return labels
+        if token in AGGREGATIONS:
+            return self._aggregation()
+        if self._next() == "(":
+            return self._arguments()
+        return self._selected(token)
+
+    def _aggregation(self) -> frozenset[str]:
+        """`sum by (lane) (…)`; without anything named, all labels go."""
+        modifier = self._tokens.pop(0) if self._next() in {"by", "without"} else ""
+        named = self._list() if modifier else []
+        labels = self._arguments()
+        self._miss(named, labels, "to go by")
+        return labels - {*named} if modifier == "without" else frozenset(named)
+
+    def _arguments(self) -> frozenset[str]:
+        labels: frozenset[str] = frozenset()
+        closed = ""
+        self._tokens.pop(0)
+        while closed != ")":
+            labels |= self._expression()
+            closed = self._tokens.pop(0)
+        return labels
+
+    def _list(self) -> list[str]:
+        """`(lane, state)`, if there is one."""
+        if self._next() != "(":
+            return []
+        end = self._tokens.index(")")
+        found = [token for token in self._tokens[1:end] if token != ","]
+        del self._tokens[: end + 1]
+        return found
+
+    def _selected(self, name: str) -> frozenset[str]:
+        wanted: list[str] = []
+        if self._next() == "{":
+            end = self._tokens.index("}")
+            wanted = [token for token in self._tokens[1:end] if token[0] not in ',"']
+            del self._tokens[: end + 1]
+        if name not in self._known:
+            self.faults.append(f"no series {name}")
+            return frozenset().union(*self._known.values())  # what else is asked of it says nothing
+        labels = self._known[name] | OF_A_SCRAPE
+        self.faults += [f"{name} has no label {label}" for label in wanted if label not in labels]
+        return labels
+
+    def _miss(self, named: Iterable[str], labels: frozenset[str], what: str) -> None:
+        self.faults += [f"no {label} {what}" for label in named if label not in labels]
 
 
 def series() -> dict[str, frozenset[str]]:
@@ -161,7 +206,7 @@ def series() -> dict[str, frozenset[str]]:
     known = {**told(), **OF_PROMETHEUS}
     for rule in rules():
         if not rule.is_alert:
-            known[rule.name] = _walk(promql_parser.parse(rule.query), known, [])
+            known[rule.name] = _Reader(rule.query, known).labels - OF_A_SCRAPE
     return known
 
 
