@@ -152,10 +152,15 @@ API = Dashboard(
             {"{{method}} {{route}}": per_second("http_requests_total", "method, route")},
             "reqps",
         ),
-        Panel("How long answers take", quantiles("http_request_duration_seconds"), "s"),
+        Panel(
+            "How long answers take",
+            quantiles("http_request_duration_seconds", '{job!~".*console.*"}'),
+            "s",
+            "The console tells its own under the same name.",
+        ),
         Panel(
             "One in twenty takes longer, by route",
-            slowest("http_request_duration_seconds", "route"),
+            slowest("http_request_duration_seconds", "route", '{job!~".*console.*"}'),
             "s",
         ),
         Panel(

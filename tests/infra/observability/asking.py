@@ -17,7 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
+from imagefleet.telemetry.metrics import ApiMetrics, ConsoleMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
 from tests.support.wheels import ROOT
 
@@ -42,7 +42,11 @@ SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
 def told() -> dict[str, frozenset[str]]:
     """Every series of every process, with the labels that it has in any of them."""
     found: dict[str, frozenset[str]] = {}
-    for process in (ApiMetrics(), WorkerMetrics(BUILT_IN), MaintenanceMetrics(BUILT_IN)):
+    processes: tuple[Series, ...] = (
+        *(ApiMetrics(), ConsoleMetrics()),
+        *(WorkerMetrics(BUILT_IN), MaintenanceMetrics(BUILT_IN)),
+    )
+    for process in processes:
         for name, labels in _series_of(process):
             found[name] = found.get(name, frozenset()) | labels
     return found
