@@ -4,13 +4,10 @@ Its rules are loaded as they are shipped; what they find is not waited for here.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from tests.infra.observability.asking import PAGES, RATE, RULES, panels, rules
 from tests.support.eventually import eventually
@@ -19,7 +16,7 @@ from tests.support.prometheus import Prometheus, needed, scraping
 from tests.support.published import a_picture, delete, publish, replace
 from tests.support.stack import Producer, Stack, running_stack
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.timeout(240)
 
 SETTINGS = {"maintenance": {"SAMPLE_INTERVAL_SECONDS": "1"}}
 MOST_ROUNDS = 8  # an invalidation settles for three seconds and is asked about
@@ -29,38 +26,31 @@ WHOLE = saved(quadrants(), "PNG")
 FEW = 10  # requests a second of an operator, so that a limit is met
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A Prometheus that has scraped a fleet while it worked, and what no panel showed meanwhile."""
-
-    prometheus: Prometheus
-    empty: dict[str, list[str]]
-    """Title and query, by the page."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def watched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Watched]:
+async def test_every_panel_shows_something_every_rule_is_evaluated_and_nobody_is_woken(
+    tmp_path: Path,
+) -> None:
+    """One test, as a stack of its own for each of its three sentences would take a minute."""
     needed("prometheus")
-    folder: Path = tmp_path_factory.mktemp("prometheus")
     async with (
         running_stack(settings=SETTINGS) as stack,
-        scraping(folder, stack.facts["metrics_urls"], rules=RULES) as prometheus,
+        scraping(tmp_path, stack.facts["metrics_urls"], rules=RULES) as prometheus,
         stack.producer() as producer,
     ):
         await bound_operators(stack)
-        empty = {path.stem: panels(path) for path in PAGES}
+        empty = [(path.stem, *panel) for path in PAGES for panel in panels(path)]
         for rounds in range(1, MOST_ROUNDS + 1):  # a rate is known by its second value
             await ask_for_everything(stack, producer)
             await scraped(prometheus, rounds * UPLOADS)
-            empty = {
-                page: [each for each in left if not await shows(prometheus, each[1])]
-                for page, left in empty.items()
-            }
-            if rounds > 1 and not any(empty.values()):
+            empty = [panel for panel in empty if not await shows(prometheus, panel[-1])]
+            if rounds > 1 and not empty:
                 break
-        yield Watched(
-            prometheus, {page: [": ".join(each) for each in left] for page, left in empty.items()}
-        )
+        loaded = await prometheus.rules()
+        woken = await prometheus.ask('ALERTS{alertstate="firing",severity="page"}')
+
+    assert [] == empty
+    assert sorted(rule.name for rule in rules()) == sorted(rule["name"] for rule in loaded)
+    assert {} == {rule["name"]: rule.get("lastError") for rule in loaded if rule["health"] != "ok"}
+    assert [] == [labels["alertname"] for labels, _ in woken]
 
 
 async def shows(prometheus: Prometheus, query: str) -> bool:
@@ -104,22 +94,3 @@ async def scraped(prometheus: Prometheus, uploads: int) -> None:
         return sum(value for _, value in samples) >= uploads
 
     await eventually(has_seen, within=20)
-
-
-@pytest.mark.parametrize("page", [path.stem for path in PAGES])
-async def test_every_panel_shows_something(watched: Watched, page: str) -> None:
-    assert watched.empty[page] == []
-
-
-async def test_every_rule_is_loaded_and_can_be_evaluated(watched: Watched) -> None:
-    loaded = await watched.prometheus.rules()
-
-    assert sorted(rule["name"] for rule in loaded) == sorted(rule.name for rule in rules())
-    states = {rule["name"]: (rule["health"], rule.get("lastError")) for rule in loaded}
-    assert {name: state for name, state in states.items() if state[0] != "ok"} == {}
-
-
-async def test_a_fleet_that_is_well_wakes_nobody(watched: Watched) -> None:
-    firing = await watched.prometheus.ask('ALERTS{alertstate="firing",severity="page"}')
-
-    assert [labels["alertname"] for labels, _ in firing] == []
