@@ -133,7 +133,7 @@ def test_the_page_for_producers_tells_the_limits_that_are_in_force_by_default() 
         f"send {of['bytes'] // mebi} MiB a second, and ten seconds' worth",
         f"have {of['forms']:,} upload forms",
         f"upload a file of {pictures.max_bytes // mebi} MiB",
-        f"{pictures.max_jpeg_pixels // 10**6} megapixels as JPEG, {pictures.max_pixels // 10**6} in",
+        f"{pictures.max_jpeg_pixels // 10**6} megapixels as JPEG, {pictures.max_pixels // 10**6}",
         f"a job {MAX_PAYLOAD_BYTES // 1024} KiB of payload, and a batch {MOST_IN_A_BATCH} jobs",
         f"| an upload form | {VALID_FOR.seconds // 60} minutes;",
         f"| {kept:.0f} days (`{RETENTION}`, never less)",
