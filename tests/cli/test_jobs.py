@@ -88,10 +88,3 @@ async def test_types_are_listed_and_one_shows_what_it_is_asked(operate: Cli) -> 
     assert '"maximum":60000' in noop.out
     assert (none.code, none.out) == (ExitCode.USAGE, "")
     assert "known are: process_image, " in none.err
-
-
-async def test_what_is_wrong_with_a_payload_is_told_once(produce: Cli) -> None:
-    ended = await produce("jobs", "submit", "noop", "--payload", '{"milliseconds": -1}')
-
-    assert ExitCode.REFUSED == ended.code
-    assert ended.err.count("must be at least 0") == 1

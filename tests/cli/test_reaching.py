@@ -92,18 +92,6 @@ async def test_a_named_folder_without_a_stack_is_told(cli: Cli, tmp_path: Path) 
     assert f"no `imagefleet up` is ready in {tmp_path}" in ended.err
 
 
-async def test_who_names_nothing_where_nothing_runs_is_told_all_ways_to_name_it(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    ended = await cli("jobs", "list")
-
-    assert ExitCode.USAGE == ended.code
-    for way in ("IMAGEFLEET_URL", "IMAGEFLEET_KEY", "imagefleet up", "--state-dir"):
-        assert way in ended.err
-
-
 @pytest.mark.parametrize("written", ["{", "[]", "{}"])
 async def test_what_no_stack_has_written_is_not_used(cli: Cli, folder: Path, written: str) -> None:
     (folder / ".imagefleet" / "ready.json").write_text(written)

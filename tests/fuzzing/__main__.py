@@ -19,8 +19,6 @@ from tests.support.stack import Stack, running_stack
 
 SHARES: Final = {PRODUCERS: 0.6, OPERATORS: 0.4}
 """Of the requests. Operators come last: what they order, as a pause of all, is there to stay."""
-TENANTS: Final = ("demo", "rival")
-OF_PRODUCERS: Final = ("submit", "read", "originals")
 ROOM: Final = ("requests", "key_requests", "operator_requests")
 MOST: Final = 1_000_000
 """What no run takes, so that it is not told to come later."""
@@ -93,27 +91,21 @@ async def until(
 
 async def two_tenants(stack: Stack) -> list[str]:
     """Keys of the stack's own and of another, with more room than any run takes."""
-    keys = [await key_of(stack, tenant) for tenant in TENANTS]
-    headers = {"Authorization": f"Bearer {stack.facts['operator_key']}"}
-    async with httpx.AsyncClient(base_url=stack.facts["api_url"], headers=headers) as operator:
-        for tenant in TENANTS:
-            limits = {"limits": dict.fromkeys(ROOM, MOST), "reason": "a long run"}
-            answer = await operator.put(f"/v1/operator/tenants/{tenant}/limits", json=limits)
-            assert answer.status_code == 200, answer.text
-    return keys
-
-
-async def key_of(stack: Stack, tenant: str) -> str:
-    """One with every scope that a producer may have."""
-    scopes = [word for scope in OF_PRODUCERS for word in ("--scope", scope)]
-    makes = ("keys", "create", "--tenant", tenant, "--name", "fuzzing", *scopes)
+    makes = ("keys", "create", "--tenant", "rival", "--name", "rival")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "imagefleet", *makes),
         env={**os.environ, "DATABASE_URL": stack.facts["database_urls"]["admin"]},  # noqa: TID251 - as from a terminal
         stdout=asyncio.subprocess.PIPE,
     )
     said, _ = await process.communicate()
-    return said.decode().split()[-1]
+    another = said.decode().split()[-1]
+    headers = {"Authorization": f"Bearer {stack.facts['operator_key']}"}
+    async with httpx.AsyncClient(base_url=stack.facts["api_url"], headers=headers) as operator:
+        for tenant in ("demo", "rival"):
+            limits = {"limits": dict.fromkeys(ROOM, MOST), "reason": "a long run"}
+            answer = await operator.put(f"/v1/operator/tenants/{tenant}/limits", json=limits)
+            assert answer.status_code == 200, answer.text
+    return [stack.facts["api_key"], another]
 
 
 async def missing_jobs(stack: Stack) -> int:

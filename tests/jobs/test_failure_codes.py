@@ -15,7 +15,7 @@ RUN_BY_WORKERS = ("aws", "imaging", "jobs", "store", "worker")
 # By name: what makes a failure of a job, and where in the call its code is.
 RAISED = {"InputRejected", "rejected", "_retry", "failure_sentence"}  # the first argument
 DECIDED = {"Retry", "Failed"}  # `code`
-OF_THE_PAYLOAD = {"RequestRejected", "Faulty"}  # of requests too, so only where payloads are read
+OF_THE_PAYLOAD = {"RequestRejected"}  # of requests too, so only where payloads are read
 
 # Of statements: what they write as a code, be it one of several.
 WRITTEN = re.compile(r"\b(?:failure|cancel)_code (= [^,]*),")

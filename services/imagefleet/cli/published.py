@@ -148,11 +148,9 @@ def list_images(
     }  # fmt: skip
     show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
-        "created (UTC)": lambda image: moment(image.created_at),
         "variants": lambda image: len(image.variants),
-        "failure": lambda image: image.failure and image.failure.code,
-    }, wraps=("reference",), drops=("variants", "created (UTC)"), every_page=every_page,
-        as_json=as_json, none="no such images; `imagefleet submit FILE` makes one",
+    }, every_page=every_page, as_json=as_json, wraps=("reference",), drops=("variants",),
+        none="no such images; `imagefleet submit FILE` makes one",
     )  # fmt: skip
 
 
@@ -160,7 +158,10 @@ TIMEOUT: Final = httpx.Timeout(30, connect=3, pool=60)  # seconds; between two b
 TRIES: Final = 3
 PAUSE: Final = 1.0  # seconds before the second try, twice as many before the third
 
-NOTHING: Final = {ImageStatus.PENDING: Unavailable, ImageStatus.FAILED: InputRejected}
+NOTHING: Final = {
+    ImageStatus.PENDING: Unavailable,
+    ImageStatus.FAILED: InputRejected,
+}
 """By status, what it means that there is nothing; else it will not help to ask again."""
 
 _ONE: Final = "--into - takes one file: choose it by --variant and --format"

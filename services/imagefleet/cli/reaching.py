@@ -20,10 +20,6 @@ from imagefleet.settings.variables import is_named
 HERE: Final = Path(".imagefleet")
 
 _PRIVATE: Final = 0o077  # what nobody else may
-_NOWHERE: Final = (
-    f"no API is named, and no `imagefleet up` is ready in {HERE}: set IMAGEFLEET_URL and "
-    "IMAGEFLEET_KEY, or name another folder by `imagefleet --state-dir`"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +51,7 @@ def asked_of() -> Asked:
             detail = f"no `imagefleet up` is ready in {chosen}: start it, with this --state-dir"
             raise Misconfigured(detail)
         return running
-    if not is_named(Client):
-        running = _running(HERE)
-        if running is None:
-            raise Misconfigured(_NOWHERE)
+    if not is_named(Client) and (running := _running(HERE)):
         return running
     named = load(Client)
     return Asked(named.url, named.key.get_secret_value(), "IMAGEFLEET_KEY")

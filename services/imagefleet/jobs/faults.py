@@ -11,8 +11,6 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from imagefleet.errors import RequestRejected
-
 UNKNOWN: Final = "extra_forbidden"
 LONGEST_NAME: Final = 40  # characters of a field's: less than a secret of ours has
 
@@ -94,19 +92,6 @@ class Fault(BaseModel, frozen=True):
                 )
             )
         return faults
-
-    def within(self, field: str) -> Self:
-        """The same, as it is named in what has it within this field."""
-        return self.model_copy(update={"field": f"{field}.{self.field}"})
-
-
-class Faulty(RequestRejected):
-    """A request of which it can be said what is wrong with its fields."""
-
-    def __init__(self, code: str, public_message: str, faults: Sequence[Fault] = ()) -> None:
-        """Name them as they stand in the request."""
-        super().__init__(code, public_message)
-        self.faults = list(faults)
 
 
 def shown_name(name: int | str) -> str:

@@ -5,7 +5,7 @@ the API can judge a submission and the store can order it without either of them
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
-from imagefleet.errors import Misconfigured
-from imagefleet.jobs.faults import Fault, Faulty
+from imagefleet.errors import Misconfigured, RequestRejected
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
 from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
@@ -40,7 +40,6 @@ RECIPE_FORM: Final = r"^[a-z][a-z0-9_-]{0,62}$"
 _NUL_IN_JSON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 MOST_UNKNOWN: Final = 512  # fields; each costs an error
 _FAULTS_SHOWN: Final = 10
-_PAYLOAD: Final = "payload"  # where it stands in a request
 
 
 def no_target(_payload: BaseModel) -> str | None:
@@ -203,22 +202,16 @@ def _read(
         return reading(kind.payload, document)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        shown = errors[:_FAULTS_SHOWN]
-        faults = Fault.all_of(shown, _PAYLOAD, list(kind.payload.model_fields))
-        placed = [
-            fault.within(_PAYLOAD) if error["loc"] else fault
-            for error, fault in zip(shown, faults, strict=True)
-        ]
+        faults = Fault.all_of(errors[:_FAULTS_SHOWN], "payload", list(kind.payload.model_fields))
         told = "; ".join(f"{fault.field} {fault.detail}" for fault in faults)
         more = len(errors) - len(faults)
-        raise _invalid(kind, told + (f" and {more} more" if more else ""), placed) from None
+        raise _invalid(kind, told + (f" and {more} more" if more else "")) from None
     except (PydanticSerializationError, RecursionError):
         raise _invalid(kind, "it cannot be written as JSON") from None
 
 
-def _invalid(kind: JobKind, why: str, faults: Sequence[Fault] = ()) -> Faulty:
-    sentence = f"The payload is not valid for {kind.name}: {why}."
-    return Faulty("invalid_payload", sentence, faults)
+def _invalid(kind: JobKind, why: str) -> RequestRejected:
+    return RequestRejected("invalid_payload", f"The payload is not valid for {kind.name}: {why}.")
 
 
 class Payload(BaseModel):

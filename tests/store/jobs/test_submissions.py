@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -25,7 +24,6 @@ from tests.support.factories import (
     settle_job,
 )
 from tests.support.races import all_at_once, many_connections, meanwhile, no_deadlocks
-from tests.support.rows import job_row
 
 CLIENTS = 100
 GLOBEX = TenantId("globex")
@@ -327,21 +325,6 @@ async def test_target_sequences_are_the_order_of_commits_without_gaps(database: 
     assert len(seen) > 3
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in seen)
     assert len(seen[-1]) == 8 * 30
-
-
-async def test_what_was_to_run_before_it_came_waits_since_it_came(
-    api: OpenConnection, worker: OpenConnection
-) -> None:
-    """Else whoever says a time of last year says how long the fleet lets jobs wait."""
-    last_year = datetime.now(UTC) - timedelta(days=365)
-    submitted = await submit_job(api, a_submission(run_at=last_year))
-
-    answer = await claim_job(worker, submitted.job_id, await a_worker(worker))
-
-    assert answer.claim is not None
-    assert answer.claim.queue_time < timedelta(hours=1)
-    row = await job_row(worker, submitted.job_id)
-    assert row["run_at"] == row["created_at"]
 
 
 async def test_a_refused_batch_leaves_nothing(api: OpenConnection) -> None:

@@ -29,7 +29,7 @@ from structlog.contextvars import get_contextvars
 
 from imagefleet.api.http.limiting import Bucket
 from imagefleet.errors import FleetError, InputRejected, LimitReached, RequestRejected, Unavailable
-from imagefleet.jobs.faults import Fault, Faulty
+from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.shapes.shape import Problem
 from imagefleet.telemetry.plain import METHODS
 
@@ -85,13 +85,13 @@ _BAD_REQUEST: Final = ("bad_request", "This is not a request that can be answere
 FAULTS_SHOWN: Final = 20
 
 
-class InvalidRequest(Faulty):
+class InvalidRequest(RequestRejected):
     """The request does not have the form that its route asks for."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         """Name what is wrong, without the values."""
-        shown = list(faults)[:FAULTS_SHOWN]
-        super().__init__("invalid_request", "The request is not valid.", shown)
+        super().__init__("invalid_request", "The request is not valid.")
+        self.faults = list(faults)[:FAULTS_SHOWN]
 
 
 def problem_of(error: FleetError) -> Problem:
@@ -101,7 +101,7 @@ def problem_of(error: FleetError) -> Problem:
             return _problem(
                 error.code,
                 error.public_message,
-                errors=(error.faults or None) if isinstance(error, Faulty) else None,
+                errors=error.faults if isinstance(error, InvalidRequest) else None,
                 limit=error.limit if isinstance(error, LimitReached) else None,
             )
         case Unavailable():

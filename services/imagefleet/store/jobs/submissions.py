@@ -218,8 +218,7 @@ accepted AS (
                       services, pause_target_on_failure, max_attempts, payload, idempotency_key,
                       fingerprint, dedup_key, correlation_id, parent_job_id, created_by, replay_of,
                       generation, replay_reason, traceparent, tracestate)
-    -- What was to run before it came has waited since it came.
-    SELECT new.id, new.tenant_id, new.type, new.lane, new.priority, greatest(new.run_at, now()),
+    SELECT new.id, new.tenant_id, new.type, new.lane, new.priority, coalesce(new.run_at, now()),
            new.target, new.target_seq, new.preempts, new.services, new.pause_target_on_failure,
            new.max_attempts, new.payload, new.idempotency_key, new.fingerprint, new.dedup_key,
            new.correlation_id, new.parent_job_id, new.created_by, new.replay_of, new.generation,
