@@ -43,6 +43,7 @@ Processes
     wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
     packages    programs of Debian that nobody installed
+    install     what docs/install.md has run, by whom
     browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures
