@@ -223,7 +223,7 @@ async def test_one_session_follows_so_many_pages_at_once(
         console.logged_in() as visitor,
         visitor.stream("GET", "/faults", headers=follow) as first,
     ):
-        lines = first.aiter_lines()  # dropped, it would end what it reads
+        lines = first.aiter_lines()  # once it is let go of, the stream is closed
         await anext(lines)
         second = await visitor.get("/", headers=follow)
 
