@@ -7,7 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.bench.drawn import OURS, SHARPS, THE_SMALLER, ours, recipe, ruled, summed
+from imagefleet.imaging.sizes import Size
+from tests.bench.drawn import OURS, SHARPS, THE_SMALLER, ours, recipe, ruled, summed, within
 from tests.support.images import grain, quadrants, saved
 
 
@@ -44,6 +45,18 @@ def test_every_size_is_compared_in_every_format(tmp_path: Path) -> None:
     assert len(made) == 4 * len(OURS)
     assert {*OURS} < {*SHARPS}
     assert {spec.quality for spec in recipe().variants} == {80}
+
+
+def test_a_photo_is_made_once_more_with_no_more_bytes(tmp_path: Path) -> None:
+    picture = tmp_path / "noise.png"
+    picture.write_bytes(saved(grain(400, 300), "PNG"))
+    before = ours(picture)
+
+    budgets = {("WebP", 200): len(before["WebP", 200]) - 99}
+    made = ours(picture, within(budgets, Size(400, 300)))
+
+    assert budgets["WebP", 200] // 2 < len(made["WebP", 200]) <= budgets["WebP", 200]
+    assert [each for each in made if made[each] != before[each]] == [("WebP", 200)]
 
 
 def test_rows_are_summed_a_kind_format_and_rule() -> None:
