@@ -8,6 +8,7 @@ in quality.py, against the picture decoded whole, on white and scaled by Lanczos
 with what sharp makes under the same rule, which is told: what has to be exact with its lossless
 WebP, a JPEG with one that keeps as much of the colours, any other WebP with the smaller of two.
 Photos are made once more with no more bytes than sharp's have, by the recipe's own `max_bytes`.
+What is larger than its source, at the same size and format, has outgrown it.
 
     .venv/bin/python -m tests.bench.drawn           # or --photos FOLDER --drawn FOLDER --json FILE
 """
@@ -193,12 +194,14 @@ def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
             if kind == "drawn" and name == "WebP" and not drawn:
                 rivals = THE_SMALLER
             other = min((others[str(path), rival, width] for rival in rivals), key=len)
+            its_own = width == whole.width and OURS[name].value == path.suffix[1:].lower()
             smaller = meant.resize(opened(content).size, Image.Resampling.LANCZOS)
             yield {
                 "kind": kind, "format": name, "rule": budget or rule,
                 "scaled": "scaled" if width < whole.width else "as it is",
                 "picture": path.stem[-24:], "width": width,
                 "bytes": len(content), "sharp_bytes": len(other),
+                "outgrew": float(its_own and len(content) > path.stat().st_size),
                 "ssim": ssim(smaller, opened(content)), "sharp_ssim": ssim(smaller, opened(other)),
             }  # fmt: skip
 
@@ -248,6 +251,7 @@ def summed(rows: Sequence[Row]) -> Iterator[Row]:
             "sharp_kB": sum(they for _, they in pairs) / 1000,
             "larger": sum(us > they for us, they in pairs),
             "worst": max(us / they for us, they in pairs),
+            "outgrew": sum(bool(row["outgrew"]) for row in members),
             "ssim": statistics.fmean(float(row["ssim"]) for row in members),
             "sharp_ssim": statistics.fmean(float(row["sharp_ssim"]) for row in members),
             "less_like": sum(

@@ -62,13 +62,13 @@ def test_a_photo_is_made_once_more_with_no_more_bytes(tmp_path: Path) -> None:
 def test_rows_are_summed_a_kind_format_and_rule() -> None:
     row: dict[str, str | float] = {
         "kind": "drawn", "format": "WebP", "rule": "exact", "scaled": "scaled", "ssim": 1,
-        "sharp_ssim": 0.5,
+        "sharp_ssim": 0.5, "outgrew": 1.0,
     }  # fmt: skip
     pairs = [(50.0, 100.0), (300.0, 200.0)]
 
     (line,) = summed([row | {"bytes": us, "sharp_bytes": they} for us, they in pairs])
 
-    assert (2, 0.35, 0.3, 1, 1.5, 1, 0.5, 0) == tuple(line.values())[4:]
+    assert (2, 0.35, 0.3, 1, 1.5, 2, 1, 0.5, 0) == tuple(line.values())[4:]
 
 
 def test_a_variant_is_compared_with_what_obeys_the_same_rule() -> None:
