@@ -34,7 +34,7 @@ from tests.support.factories import (
 from tests.support.http import a_jpeg, claimed
 
 FILE: Final = "photo.jpg"
-EIGHT_FILES: Final = Path(__file__).parents[1] / "bench" / "peers" / "eight_files.toml"
+EIGHT_FILES: Final = Path(__file__).with_name("eight_files.toml")
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 
 VERBS: Final = (

@@ -29,6 +29,7 @@ from imagefleet.cli.verbs import (
     Limit,
     OfTenant,
     OfType,
+    Rate,
     Reason,
     Within,
     Yes,
@@ -46,7 +47,6 @@ app = group("Look at dead letters, acknowledge and replay them.")
 
 Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault; 8 digits will do.")]
-Rate = Annotated[float, typer.Option(metavar="R", min=0.01, help="So many a second.")]
 Canary = Annotated[
     int, typer.Option(metavar="N", min=0, max=100, help="First so many, and see how they fare.")
 ]

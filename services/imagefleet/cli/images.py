@@ -20,6 +20,7 @@ from imagefleet.cli.verbs import (
     OfReference,
     Parent,
     Priority,
+    RateIfAny,
     Recipe,
     RunAt,
     Wait,
@@ -36,6 +37,7 @@ from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.images import ImageView
 
 _ONE_SET: Final = "name images, or exactly one of --all, --reference and --recipe-was"
+_OF_A_SET: Final = "a rate is of a set: --all, --reference or --recipe-was"
 _ONE_POINT: Final = "name a point by X and Y, or --clear"
 
 app = group("Look at images, change them.")
@@ -55,6 +57,7 @@ def reprocess(
             help="Those that have this recipe; with 8 or more digits of its hash, this version.",
         ),
     ] = None,
+    rate: RateIfAny = None,
     priority: Priority = None,
     run_at: RunAt = None,
     dedup_key: DedupKey = None,
@@ -68,18 +71,21 @@ def reprocess(
     """Render images again, from the originals that they have.
 
     Prints a job for every image. For a set it is one job, which submits the others: waiting for it
-    is waiting until every image has its job. Those come after what producers upload meanwhile, each
-    is pinned to what is in force now, and what is shown stays until its image is made.
+    is waiting until every image has its job. Those come after what producers upload meanwhile, at
+    the given rate if there is one; each is pinned to what is in force now, and what is shown stays
+    until its image is made.
 
     For example:
 
         imagefleet images reprocess --recipe avif --priority 20 0199a5c2-7d41
         imagefleet images reprocess --recipe-was default --recipe avif --wait
-        imagefleet images reprocess --recipe-was default@5f0c2a91
+        imagefleet images reprocess --recipe-was default@5f0c2a91 --rate 5
     """
     named = filled(all_images=every_image or None, reference=reference, recipe_was=recipe_was)
     if len(named) + bool(images) != 1:
         raise Misconfigured(_ONE_SET)
+    if rate is not None and images:
+        raise Misconfigured(_OF_A_SET)
     told = terms(
         priority, run_at, dedup_key, correlation_id, parent, max_attempts, jobs=len(images)
     )
@@ -90,7 +96,7 @@ def reprocess(
         result.accepted(await client.reprocess(result.name, recipe=recipe, terms=told))
 
     if named:
-        payload = named | filled(recipe=recipe or None)
+        payload = named | filled(recipe=recipe or None, rate=rate)
         accepted = call(lambda client: client.submit_job("reprocess_images", payload, told)).shape
         results = [Result(str(accepted.job_id), {**nothing})]
         results[0].accepted(accepted)

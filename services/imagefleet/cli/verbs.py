@@ -60,6 +60,9 @@ MaxAttempts = Annotated[
 Recipe = Annotated[
     str | None, typer.Option("--recipe", help="The recipe, which says what variants are made.")
 ]
+_RATE = typer.Option("--rate", metavar="R", min=0.01, help="So many a second.")
+Rate = Annotated[float, _RATE]
+RateIfAny = Annotated[float | None, _RATE]
 RefuseNew = Annotated[bool, typer.Option("--refuse-new", help="Refuse new ones as well.")]
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]

@@ -284,6 +284,8 @@ class ReprocessImages(Payload):
     recipe_was: Annotated[str, Field(pattern=_NAME_OR_VERSION)] | None = None
     """Images whose recipe is this one when their turn comes: any version of it, or NAME@HASH."""
     all_images: Literal[True] | None = None
+    rate: Annotated[float, Field(ge=0.01, le=1000)] | None = None
+    """So many images a second at most, on average; None: as many as the tenant has room for."""
 
     @model_validator(mode="after")
     def _names_one_set(self) -> Self:
