@@ -60,9 +60,9 @@ CREATE TABLE rollup_progress (
     only_row boolean NOT NULL DEFAULT true CONSTRAINT rollup_progress_pk_one_row_only PRIMARY KEY,
     counted_until timestamptz NOT NULL DEFAULT date_trunc('minute', now()),
     settled_until timestamptz NOT NULL DEFAULT date_trunc('minute', now()),
-    -- Whoever had begun to write at this time has a number below this one.
+    -- Whoever had a number at this time has one below this.
     marked_at timestamptz NOT NULL DEFAULT now(),
-    mark xid8 NOT NULL DEFAULT pg_snapshot_xmax(pg_current_snapshot()),
+    mark xid8 NOT NULL DEFAULT pg_current_xact_id(),
     CONSTRAINT rollup_progress_has_one_row CHECK (only_row)
 );
 INSERT INTO rollup_progress DEFAULT VALUES;

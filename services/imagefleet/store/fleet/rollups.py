@@ -135,9 +135,10 @@ SAVE_COUNTED: Final = "UPDATE rollup_progress SET counted_until = $1"
 
 SAVE_SETTLED: Final = "UPDATE rollup_progress SET settled_until = $1"
 
-# Once all are through who were waited for: from now on for whoever has a number by now.
+# Once all are through who were waited for: from now on for whoever has a number by now. It is our
+# own, as the end of a snapshot is below numbers of those who have begun to write and not ended.
 SET_MARK: Final = """
-UPDATE rollup_progress SET marked_at = now(), mark = pg_snapshot_xmax(pg_current_snapshot())
+UPDATE rollup_progress SET marked_at = now(), mark = pg_current_xact_id()
  WHERE mark <= pg_snapshot_xmin(pg_current_snapshot())
    AND settled_until >= date_trunc('minute', marked_at - $1::interval)
    AND marked_at < now() - interval '30 seconds'
