@@ -88,8 +88,8 @@ def _spread(name: str, part: str) -> Cell:
 _FIGURES: Final[Columns] = {
     "a minute": lambda rates: f"{rates['jobsAMinute']:g}",
     "completed": "completed", "failed": "failed", "retried": "retried", "lost": "lost",
-    "waited p50": _spread("wait", "p50"), "p99": _spread("wait", "p99"),
-    "took p50": _spread("duration", "p50"), "p90": _spread("duration", "p90"),
+    "waited p50": _spread("wait", "p50"), "waited p99": _spread("wait", "p99"),
+    "took p50": _spread("duration", "p50"), "took p90": _spread("duration", "p90"),
     "took p99": _spread("duration", "p99"),
 }  # fmt: skip
 
@@ -99,13 +99,13 @@ def _rates(seen: Document) -> Iterator[Part]:
     yield Table(
         [everything, *seen["kinds"]],
         {"type": "jobType", "lane": "lane", **_FIGURES},
-        {"drops": ("p90", "lost", "p99", "retried")},
+        {"drops": ("took p90", "lost", "waited p99", "retried")},
     )
     moved = [point for point in seen["points"] if point["submitted"] or "wait" in point]
     yield from section(
         moved,
         {f"{seen['step']} (UTC)": at("at"), "submitted": "submitted", **_FIGURES},
-        drops=("p90", "lost", "p99", "retried", "submitted"),
+        drops=("took p90", "lost", "waited p99", "retried", "submitted"),
     )
 
 

@@ -122,7 +122,7 @@ class KindRates(Rates):
 
 
 class Stretch(Shape):
-    """A time, in steps. Behind `countedUntil` nothing is counted yet; without it nothing ever was.
+    """A time, in steps. Behind `countedUntil` nothing is counted yet.
 
     It begins later than asked where older figures of such a step are not kept any more.
     """
