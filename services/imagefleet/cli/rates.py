@@ -43,7 +43,7 @@ def rates(
 
         imagefleet queue rates
         imagefleet queue rates --span day --type process_image
-        imagefleet queue rates --since 3h --step minute --json | jq '.points[].jobsAMinute'
+        imagefleet queue rates --since 3h --json | jq .totals.duration.p99
     """
     asked = _asked(span, since, until, step) | {"jobType": job_type, "lane": lane}
     if watch:
