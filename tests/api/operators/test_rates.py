@@ -133,6 +133,7 @@ async def test_nothing_is_counted_behind_what_is_told(operating: httpx.AsyncClie
         ({"step": "second"}, "invalid_request"),
         ({"since": "yesterday"}, "invalid_request"),
         ({"since": "2026-01-01T00:00:00"}, "invalid_request"),
+        ({"span": "day", "step": "minute"}, "invalid_filter"),
         ({"span": "month", "step": "minute"}, "invalid_filter"),
         ({"span": "day", "since": "2026-01-01T00:00:00Z"}, "invalid_filter"),
     ],

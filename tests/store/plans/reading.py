@@ -337,8 +337,8 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "prune rollups": Case(prune_rollups, "maintenance", 200, 600),
         "rates of an hour": Case(rates(Step.MINUTE, 60), "operator", 2 * 60 * KINDS, 200),
-        "rates of a day by the minute": Case(
-            rates(Step.MINUTE, 1440), "operator", 2 * 1440 * KINDS, 3500
+        "rates of half a day by the minute": Case(
+            rates(Step.MINUTE, 720), "operator", 2 * 720 * KINDS, 2000
         ),
         "rates of a type": Case(
             rates(Step.HOUR, 24, job_type="type_3"), "operator", 4 * 24 * KINDS, 200

@@ -20,7 +20,7 @@ from imagefleet.jobs.shapes.rates import (
 )
 from imagefleet.store.database import Connection
 
-MOST_POINTS: Final = 1500  # a day of minutes, and a little
+MOST_POINTS: Final = 750  # half a day of minutes, a month of hours, two years
 FEW_POINTS: Final = 400  # of the step that is taken where none is asked for
 EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)  # where an hour begins, and a day
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
