@@ -10,7 +10,7 @@ READY := .venv/.ready
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
-	check-infra apply-test image image-test localstack localstack-up localstack-down
+	check-infra check-observability promtool observe-test apply-test image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
 	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
-check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-terraform check-kubernetes check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, Terraform's format, manifests, spelling (-k: do not stop at the first)
+check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-terraform check-kubernetes check-observability check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, Terraform's format, manifests, alerts, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
 
 check-format: $(READY)
@@ -76,6 +76,9 @@ check-kubernetes: $(READY)
 	@echo "check: manifests of Kubernetes (kustomize build, tests.infra.kubernetes)"
 	@$(BIN)/python -m tests.infra.kubernetes production
 
+check-observability: $(READY)
+	@$(BIN)/python -m tests.infra.observability.check
+
 check-spelling: $(READY)
 	@echo "check: spelling (codespell)"
 	@$(BIN)/codespell
@@ -85,10 +88,17 @@ check-infra: $(READY) ## Infrastructure as code: Terraform's own tests on a pret
 	@$(BIN)/python -m tests.infra.kubernetes
 	@$(BIN)/pytest -q -n 0 tests/infra/aws tests/infra/kubernetes
 
-fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md
+promtool: $(READY) ## Fetch Prometheus and promtool, Debian's, and unpack them below .bench, where neither is installed
+	@$(BIN)/python -m tests.infra.observability.check --fetch
+
+observe-test: $(READY) ## A real Prometheus scrapes the embedded stack under load, and every panel of every dashboard is asked for; one minute
+	@$(BIN)/pytest -q -n 0 tests/infra/observability $(ARGS)
+
+fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md, dashboards
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 	$(BIN)/imagefleet settings >docs/settings.md
+	$(BIN)/python -m infra.observability.write
 	$(BIN)/codespell --write-changes
 
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed; POSTGRES=15 is Debian's instead of the wheel's)
@@ -142,13 +152,13 @@ audit: $(READY) ## Ask a vulnerability database about every locked package; fail
 pin: $(READY) ## Pin images and actions by digest, those that can be fetched; fails and says so where one cannot
 	@$(BIN)/python .ci/pin.py $(ARGS)
 
-vendor: $(READY) ## Fetch the files of Swagger UI that lie in the package, as they are pinned (needs npm; ARGS="--version 5.36.0" pins another)
+vendor: $(READY) ## Fetch the files of others that pages load, as they are pinned (needs npm; ARGS="--package uplot --version 1.6.33" pins another)
 	@$(BIN)/python .ci/vendor.py $(ARGS)
 
 # The base may be any Debian with Python 3.11 or newer: PYTHON_IMAGE=python:3.12-slim
 PYTHON_IMAGE ?= python:3.13-slim
 ENGINE ?= docker
-TARGETS := api worker maintenance cli
+TARGETS := api worker maintenance console cli
 
 TOLD := /usr/share/doc/imagefleet
 
@@ -182,7 +192,7 @@ DEMO_KEY := run --rm --quiet-pull cli keys create --tenant demo --name me --scop
 
 localstack-up: $(READY) ## The fleet on LocalStack, in containers: build, start, wait until it is healthy, print an API key
 	@$(COMPOSE) up --build --detach --wait
-	@echo "api at http://127.0.0.1:8080, published images at http://127.0.0.1:8082; a key:"
+	@echo "api at http://127.0.0.1:8080, console at http://127.0.0.1:8081, published images at http://127.0.0.1:8082; a key:"
 	@echo "export IMAGEFLEET_KEY=$$($(COMPOSE) $(DEMO_KEY))"
 
 localstack-down: ## Stop it and forget everything

@@ -42,6 +42,7 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
+    prometheus  Prometheus, which scrapes what runs, and promtool
     packages    programs of Debian that nobody installed
     browsers    Chromium, and what a page in it complained of and whom it asked
 
@@ -52,7 +53,6 @@ Pictures
     published   pictures of one colour, and what their addresses show to anybody
 
 Judging
-    likeness    how far two pictures are from each other to whoever looks
     golden      what is seen from outside, kept word for word
     journal     what a run left behind, read without the product
     checker     judges a run from that

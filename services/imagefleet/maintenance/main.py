@@ -120,6 +120,7 @@ async def reach_out(
     defaults = defaults_of_maintenance(settings.maintenance)
     await stack.enter_async_context(live.open(pool, "maintenance", defaults))
     metrics.watch_settings(lambda: live.age)
+    metrics.watch_pool(lambda: pool.connections)
     tracing.share = lambda: live.now.number(TRACES, 1)
     calls = AwsCalls(metrics, tracing)
     await stack.enter_async_context(billing(pool, calls.billed))
