@@ -27,6 +27,7 @@ from imagefleet.cli.verbs import (
     History,
     Json,
     Limit,
+    OfCode,
     OfTenant,
     OfType,
     Reason,
@@ -44,7 +45,6 @@ MOST_IDS: Final = 100  # of one replay
 
 app = group("Look at dead letters, acknowledge and replay them.")
 
-Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault; 8 digits will do.")]
 Rate = Annotated[float, typer.Option(metavar="R", min=0.01, help="So many a second.")]
 Canary = Annotated[
@@ -62,7 +62,7 @@ StopRatio = Annotated[
 def list_letters(
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
     everything: History = False,
@@ -113,7 +113,7 @@ def show_letter(
 def groups(
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     since: Since = None,
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
@@ -153,7 +153,7 @@ def ack(
     letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
     everything: All = False,
@@ -184,7 +184,7 @@ def replay(
     letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
     everything: All = False,

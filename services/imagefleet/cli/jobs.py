@@ -9,7 +9,7 @@ import httpx
 import typer
 
 from imagefleet.cli.job_types import list_job_types
-from imagefleet.cli.listing import Since, instant, route, show_pages, status_of
+from imagefleet.cli.listing import Since, Until, instant, route, show_pages, status_of
 from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
@@ -34,6 +34,7 @@ from imagefleet.cli.verbs import (
     Cursor,
     Json,
     Limit,
+    OfCode,
     OfStatus,
     OfTarget,
     OfTenant,
@@ -211,7 +212,9 @@ def list_jobs(
     everybody: Annotated[
         bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
     ] = False,
+    code: OfCode = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
@@ -219,14 +222,14 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
 
-    They are queued, processing, failed_retryable, completed or failed.
+    They are queued, processing, failed_retryable, completed or failed. Operators may say several.
 
     For example:
 
         imagefleet jobs list --status failed --since 2h
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
         imagefleet jobs list --correlation-id order-7 --all
-        imagefleet jobs list --every-tenant --status failed_retryable
+        imagefleet jobs list --every-tenant --code unavailable --since 2h --until 1h
     """
     oversees = everybody or tenant is not None
     parameters = {
@@ -235,16 +238,17 @@ def list_jobs(
         "correlationId": correlation_id,
         "parentJobId": parent and whole(parent, EVERY_JOB if oversees else JOBS),
         "createdAfter": instant(since),
+        "createdBefore": instant(until),
         "limit": str(limit),
         "cursor": cursor,
     }
     if oversees:
         about = target if image is None else f"image:{image}"
-        asked = parameters | {"tenant": tenant, "target": about}
+        asked = parameters | {"tenant": tenant, "target": about, "code": code}
         _oversee(asked, every_page=every_page, as_json=as_json)
         return
-    if target is not None:
-        detail = "--target is for operators, with --tenant or --every-tenant"
+    if target is not None or code is not None:
+        detail = "--target and --code are for operators, with --tenant or --every-tenant"
         raise Misconfigured(detail)
     show_pages(ApiClient.jobs, parameters | {"imageId": image and whole(image, IMAGES)}, "jobs", {
         "job": "job_id", "type": "job_type", "status": "status",

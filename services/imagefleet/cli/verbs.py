@@ -33,6 +33,7 @@ History = Annotated[bool, typer.Option("--history", help="Also what is over by n
 
 OfType = Annotated[str | None, typer.Option("--type", help="Of this type.")]
 OfStatus = Annotated[str | None, typer.Option("--status", help="Of this status.")]
+OfCode = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 OfLane = Annotated[
     str | None, typer.Option("--lane", help="Of this lane: fast, general or quarantine.")
 ]

@@ -15,7 +15,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
+from imagefleet.api.operators.schemas import CODE, TENANT, TYPE, Reason, who
 from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
 from imagefleet.api.producers.schemas import Incoming, RunAt
 from imagefleet.jobs.model import TenantId
@@ -43,7 +43,6 @@ from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
 MOST_ON_A_PAGE: Final = 100
-CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit

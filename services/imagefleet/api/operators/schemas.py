@@ -12,6 +12,7 @@ from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
+CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 TARGET: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
 SENTENCE: Final = r"^[^\x00]{1,500}$"
 MOST_WATCHED: Final = 1000

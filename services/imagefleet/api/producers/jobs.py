@@ -22,7 +22,7 @@ from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answ
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.job_types import OF_OPERATORS, compose
-from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
+from imagefleet.api.producers.ranges import CreatedAfter, CreatedBefore, IdPrefix, IdRange
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -152,11 +152,12 @@ async def find_jobs(
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
     cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of these, some ids."""
-    ids = IdRange.asked(id_prefix, created_after, cursor)
+    ids = IdRange.asked(id_prefix, created_after, cursor, created_before)
     filters = JobFilter(
         first=ids.first,
         state=status,

@@ -142,6 +142,7 @@ class OverseenJobView(Shape):
     crashes: int
     locked_by: UUID | None = None
     failure_code: str | None = None
+    failure_message: str | None = None
     correlation_id: str
     dedup_key: str | None = None
     parent_job_id: UUID | None = None
@@ -164,8 +165,17 @@ class OverseenJobPage(Shape):
     next_cursor: UUID | None = None
 
 
+class RelatedJob(Shape):
+    """A job beside another: made by it, or about the same target."""
+
+    job_id: JobId
+    job_type: str
+    status: JobState
+    target_seq: int | None = None
+
+
 class WholeJob(OverseenJobView):
-    """Everything about one job."""
+    """Everything about one job, and where it comes from and leads to."""
 
     target_seq: int | None = None
     preempts: bool
@@ -193,11 +203,14 @@ class WholeJob(OverseenJobView):
     last_progress_at: datetime | None = None
     result: dict[str, object] | None = None
     result_reason: str | None = None
-    failure_message: str | None = None
     failure_detail: str | None = None
     ring_due_at: datetime | None = None
     announced_at: datetime | None = None
     rung: int | None = None
+    letter_id: UUID | None = None
+    replayed_as: JobId | None = None
+    children: tuple[RelatedJob, ...] = ()
+    """The newest of those that name it as their parent."""
 
 
 class AttemptView(Shape):
@@ -225,6 +238,29 @@ class Attempts(Shape):
     """Every claim of a job that has ended, oldest first."""
 
     attempts: list[AttemptView]
+
+
+class ExplanationLinks(OperatorLinks):
+    """Where to look on: at what it waits for, or at what became of it."""
+
+    lane: str
+    pauses: str | None = None
+    breakers: str | None = None
+    first: str | None = None
+    """The job that comes before it on its target."""
+    letter: str | None = None
+    target: str | None = None
+    """Every job about its target."""
+
+
+class LetterOfJob(Shape):
+    """The dead letter of a job that failed."""
+
+    id: UUID
+    reason: str
+    fingerprint: str
+    acknowledged_by: str | None = None
+    replayed_as: JobId | None = None
 
 
 class ExplanationView(Shape):
@@ -256,6 +292,12 @@ class ExplanationView(Shape):
     workers: int
     slots: int
     busy_slots: int
+    letter: LetterOfJob | None = None
+    replay: str | None = None
+    """The command that runs it again, where its letter is open."""
+    neighbours: tuple[RelatedJob, ...] = ()
+    """The first of what is open on its target, in the order that they run in; itself, too."""
+    links: ExplanationLinks
 
 
 class OrderedJob(Shape):
