@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, Until, instant, route, show_pages
 from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
     ExitCode,
@@ -65,6 +65,7 @@ def list_letters(
     code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: History = False,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -78,7 +79,7 @@ def list_letters(
         imagefleet dlq list --code corrupt --since 2h
         imagefleet dlq list --history --tenant shop --json
     """
-    parameters = _parameters(tenant, job_type, code, fingerprint, since)
+    parameters = _parameters(tenant, job_type, code, fingerprint, since, until)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_pages(route(LETTERS), parameters, "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
@@ -115,6 +116,7 @@ def groups(
     job_type: OfType = None,
     code: OfCode = None,
     since: Since = None,
+    until: Until = None,
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
     ] = False,
@@ -127,7 +129,7 @@ def groups(
         imagefleet dlq groups --type process_image
         imagefleet dlq groups --by-tenant
     """
-    parameters = _parameters(tenant, job_type, code, None, since)
+    parameters = _parameters(tenant, job_type, code, None, since, until)
     parameters |= {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
@@ -156,6 +158,7 @@ def ack(
     code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: All = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -167,7 +170,7 @@ def ack(
         imagefleet dlq ack --note "the producer knows" 0199a5c2-7d41
         imagefleet dlq ack --note "test images" --code corrupt --tenant demo --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint, since)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     body = _which(letters, chosen, everything=everything)
     if "filter" in body:
         _confirm("Acknowledge", chosen, yes=yes)
@@ -187,6 +190,7 @@ def replay(
     code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: All = False,
     dry: DryRun = False,
     canary: Canary = 0,
@@ -208,7 +212,7 @@ def replay(
         imagefleet dlq replay --reason "fixed" --fingerprint 5f0c2a91 --dry-run
         imagefleet dlq replay --reason "fixed" --code corrupt --canary 5 --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint, since)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)
     done = Replaying(
         what=what | {"reason": reason, "force": force},
@@ -233,10 +237,11 @@ def _parameters(
     code: str | None,
     fingerprint: str | None,
     since: str | None,
+    until: str | None,
 ) -> dict[str, str | None]:
     return {
         "tenant": tenant, "jobType": job_type, "reason": code, "fingerprint": fingerprint,
-        "diedAfter": instant(since),
+        "diedAfter": instant(since), "diedBefore": instant(until),
     }  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.explaining import JOBS as PATH
+from imagefleet.cli.explaining import explain_job
 from imagefleet.cli.job_types import list_job_types
 from imagefleet.cli.listing import Since, Until, instant, route, show_pages, status_of
 from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
-    Part,
     at,
     filled,
     finish,
@@ -32,6 +33,8 @@ from imagefleet.cli.verbs import (
     All,
     Correlation,
     Cursor,
+    EveryTenant,
+    Full,
     Json,
     Limit,
     OfCode,
@@ -55,32 +58,11 @@ from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 
 POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
-PATH: Final = "/v1/operator/jobs"
 
 app = group("Submit jobs, and look at them.")
 
 
-@app.command()
-def explain(job_id: AnyJobId, as_json: Json = False) -> None:
-    """Say why a job does not run, by the rule that claims obey.
-
-    For example:
-
-        imagefleet jobs explain 0199a5c2-7d41
-    """
-    show(ask("GET", below(PATH, job_id, "explain")), _explained, as_json=as_json)
-
-
-def _explained(verdict: Document) -> list[Part]:
-    names = (
-        "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
-        "announcedAt",
-    )  # fmt: skip
-    return [
-        verdict["sentence"],
-        verdict["laneSentence"],
-        Fields({name: verdict[name] for name in names if name in verdict}),
-    ]
+app.command("explain")(explain_job)
 
 
 @app.command()
@@ -154,9 +136,7 @@ def show_job(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help=A_JOB)],
     wait: Wait = False,
     within: Within = WITHIN,
-    everything: Annotated[
-        bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
-    ] = False,
+    everything: Full = False,
     as_json: Json = False,
 ) -> None:
     """Show one job.
@@ -209,9 +189,7 @@ def list_jobs(
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Of this image.")] = None,
     target: OfTarget = None,
     tenant: OfTenant = None,
-    everybody: Annotated[
-        bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
-    ] = False,
+    everybody: EveryTenant = False,
     code: OfCode = None,
     since: Since = None,
     until: Until = None,

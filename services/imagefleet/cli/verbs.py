@@ -40,6 +40,10 @@ OfLane = Annotated[
 _TENANT = typer.Option("--tenant", help="The tenant, by its name.")
 Tenant = Annotated[str, _TENANT]
 OfTenant = Annotated[str | None, _TENANT]
+EveryTenant = Annotated[bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
+]
 OfTarget = Annotated[
     str | None, typer.Option("--target", help="Of this target of a tenant, such as image:ID.")
 ]

@@ -16,14 +16,9 @@ from imagefleet.imaging.lanes import Slow
 from imagefleet.jobs.bulk import OF_A_SET
 from imagefleet.jobs.kinds import URGENT_BELOW
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
+from imagefleet.jobs.shapes.explaining import ExplanationLinks, ExplanationView
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
-from imagefleet.jobs.shapes.jobs import (
-    ExplanationLinks,
-    ExplanationView,
-    LetterOfJob,
-    OperatorLinks,
-    RelatedJob,
-)
+from imagefleet.jobs.shapes.jobs import OperatorLinks, RelatedJob
 from imagefleet.jobs.shapes.letters import LetterView
 from imagefleet.store.fleet.statistics import Capacity
 from imagefleet.store.jobs.inspection import MOST_AHEAD, Explanation
@@ -46,7 +41,7 @@ def explanation(
     words: dict[str, object] = {"job_id": job_id, "reason": reason, "neighbours": neighbours}
     if letter is not None:
         is_open = letter.acknowledged_at is None and letter.replayed_as is None
-        words["letter"] = LetterOfJob.of(dict(letter))
+        words["letter"] = LetterView.of(dict(letter))
         words["replay"] = f"{REPLAY} {letter.id}" if is_open else None
         sentence = f"{sentence} {_buried(letter)}"
     words |= {"sentence": sentence, "lane_sentence": _why_there(facts)}

@@ -15,16 +15,18 @@ from imagefleet.api.producers.ranges import CreatedAfter, CreatedBefore, IdPrefi
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
+from imagefleet.jobs.shapes.explaining import ExplanationView
 from imagefleet.jobs.shapes.jobs import (
     Attempts,
-    ExplanationView,
     OperatorLinks,
     OrderedJob,
     OutcomesView,
     OverseenJobPage,
+    RelatedJob,
     RetryNow,
     WholeJob,
 )
+from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
@@ -122,7 +124,8 @@ async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
         room = await room_for_job(connection, facts.lane, facts.type)
         pauses = await list_pauses(connection)
         breakers = await list_breakers(connection)
-        letters, neighbours = [], ()
+        letters: list[WholeLetter] = []
+        neighbours: tuple[RelatedJob, ...] = ()
         if facts.state is JobState.FAILED:
             letters = await get_dead_letters(connection, [job_id])
         elif facts.target is not None:

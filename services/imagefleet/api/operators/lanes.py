@@ -11,7 +11,8 @@ from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import ToolsHere, answer
 from imagefleet.api.operators.holding import moment, no_lane, opened, paused
 from imagefleet.jobs.model import Lane, PauseScope
-from imagefleet.jobs.shapes.fleet import BreakerView, LaneExplanationView, LaneLinks, PauseView
+from imagefleet.jobs.shapes.explaining import LaneExplanationView, LaneLinks
+from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.lanes import LaneFacts, look_at_lane
 from imagefleet.store.fleet.pauses import list_pauses
@@ -33,26 +34,14 @@ async def explain_lane(lane: Lane, _key: Operator, tools: ToolsHere) -> Response
         pauses = await list_pauses(connection)
         breakers = await list_breakers(connection)
     (reason, sentence), *more = told(facts, pauses, breakers)
-    load = facts.load
-    waiting = sum(group.jobs for group in facts.groups)
-    return answer(
-        LaneExplanationView(
-            lane=lane,
-            reason=reason,
-            sentence=sentence,
-            more=[sentence for _, sentence in more],
-            workers=load.workers,
-            slots=load.slots,
-            busy_slots=load.busy,
-            processing=load.processing,
-            waiting=waiting,
-            waiting_is_at_least=not facts.complete,
-            announced=facts.known.announced,
-            window=load.window,
-            oldest_due_ring=load.oldest_due_ring,
-            links=LaneLinks(),
-        )
-    )
+    words = {"reason": reason, "sentence": sentence, "more": [each for _, each in more]}
+    counts = {
+        "waiting": sum(group.jobs for group in facts.groups),
+        "waiting_is_at_least": not facts.complete,
+        "announced": facts.known.announced,
+    }
+    lane_as_it_is = facts.load.model_dump()
+    return answer(LaneExplanationView(**lane_as_it_is | counts | words, links=LaneLinks()))
 
 
 def told(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Final, Self
 from uuid import UUID
 
@@ -53,6 +54,7 @@ router = Routes(tags=["dead letters"])
 
 class _Lately(Incoming):
     died_after: RunAt | None = None
+    died_before: RunAt | None = None
 
 
 class LetterChoice(_Lately):
@@ -71,6 +73,7 @@ class LetterChoice(_Lately):
             reason=self.reason,
             fingerprint=self.fingerprint,
             died_after=self.died_after,
+            died_until=self.died_before and self.died_before - timedelta.resolution,
         )
 
 
@@ -245,7 +248,8 @@ async def _replayed(
         return ReplayBatch(replayed=replayed)
     after = await _letter_of(connection, asked.after)
     chosen = await with_whole_fault(connection, asked.filter.filters())
-    chosen = replace(chosen, died_until=asked.died_until)
+    ends = [end for end in (asked.died_until, chosen.died_until) if end is not None]
+    chosen = replace(chosen, died_until=min(ends, default=None))
     return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
 
 

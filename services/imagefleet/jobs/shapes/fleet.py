@@ -75,38 +75,6 @@ class LaneView(Shape):
         return super().of(dict(row) | {"waiting": 0, "announced": 0})
 
 
-class LaneLinks(Shape):
-    """Where to look on."""
-
-    queues: str = "/v1/operator/queues"
-    pauses: str = "/v1/operator/pauses"
-    breakers: str = "/v1/operator/breakers"
-    workers: str = "/v1/operator/workers"
-
-
-class LaneExplanationView(Shape):
-    """Why what waits in a lane does not run, and how the lane stands.
-
-    `waiting` has no message; of each tenant, type and priority it is counted up to a thousand.
-    """
-
-    lane: Lane
-    reason: str
-    sentence: str
-    more: list[str]
-    """What else holds some of it."""
-    workers: int
-    slots: int
-    busy_slots: int
-    processing: int
-    waiting: int
-    waiting_is_at_least: bool
-    announced: int
-    window: int
-    oldest_due_ring: datetime | None = None
-    links: LaneLinks
-
-
 class DepthView(Shape):
     """Open jobs of one type, state and lane."""
 

@@ -240,66 +240,6 @@ class Attempts(Shape):
     attempts: list[AttemptView]
 
 
-class ExplanationLinks(OperatorLinks):
-    """Where to look on: at what it waits for, or at what became of it."""
-
-    lane: str
-    pauses: str | None = None
-    breakers: str | None = None
-    first: str | None = None
-    """The job that comes before it on its target."""
-    letter: str | None = None
-    target: str | None = None
-    """Every job about its target."""
-
-
-class LetterOfJob(Shape):
-    """The dead letter of a job that failed."""
-
-    id: UUID
-    reason: str
-    fingerprint: str
-    acknowledged_by: str | None = None
-    replayed_as: JobId | None = None
-
-
-class ExplanationView(Shape):
-    """Why a job does not run: what a claim would be told now, and the facts behind it."""
-
-    job_id: JobId
-    tenant: str
-    verdict: str
-    reason: str
-    sentence: str
-    until: datetime | None = None
-    why: str | None = None
-    status: JobState
-    lane: str
-    lane_sentence: str
-    job_type: str
-    target: str | None = None
-    claim_no: int
-    attempts: int
-    max_attempts: int
-    crashes: int
-    locked_by: UUID | None = None
-    ring_due_at: datetime | None = None
-    announced_at: datetime | None = None
-    rung: int | None = None
-    ahead: int | None = None
-    weight: int
-    max_open_jobs: int | None = None
-    workers: int
-    slots: int
-    busy_slots: int
-    letter: LetterOfJob | None = None
-    replay: str | None = None
-    """The command that runs it again, where its letter is open."""
-    neighbours: tuple[RelatedJob, ...] = ()
-    """The first of what is open on its target, in the order that they run in; itself, too."""
-    links: ExplanationLinks
-
-
 class OrderedJob(Shape):
     """The job that carries out what was ordered."""
 

@@ -119,10 +119,9 @@ async def oversee_jobs(
         statement, asked.tenant_id, before, most, asked.first, limit + 1, *told.values(), *states
     )
     found = [OverseenJobView.of(row) for row in rows if row["job_id"] is not None]
+    more: JobId | None = rows[0]["last"] if rows[0]["looked"] == most else None
     if len(found) > limit:
         more = found[limit - 1].job_id
-    else:
-        more = rows[0]["last"] if rows[0]["looked"] == most else None
     return OverseenJobPage(jobs=found[:limit], next_cursor=more)
 
 
@@ -139,8 +138,8 @@ def _way(asked: OverseenFilter) -> tuple[str, set[str], Sequence[Sequence[JobSta
         return OVERSEE_BY_CORRELATION, {"correlation_id"}, ()
     if asked.code is not None and asked.tenant_id is None:
         return OVERSEE_BY_CODE, {"code"}, ()
-    states = JobState if asked.code is None else FAILURES
-    states = [state for state in states if asked.state in {None, state}]
+    possible = tuple(JobState) if asked.code is None else FAILURES
+    states = [state for state in possible if asked.state in {None, state}]
     if asked.type is not None:
         return OVERSEE_BY_TYPE, {"type", "state"}, (states,)
     if asked.state is not None or asked.code is not None:
