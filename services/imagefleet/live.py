@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
-from imagefleet.errors import FleetError, Unavailable
+from imagefleet.errors import FleetError
 from imagefleet.settings.in_force import Overlay, in_force
 from imagefleet.settings.live import Process, Value
-from imagefleet.store.database import Pool
+from imagefleet.store.database import Pool, unavailable
 from imagefleet.store.fleet.live_settings import (
     MOST_LIMITS,
     MOST_SETTINGS,
@@ -82,8 +82,7 @@ class Live:
                 async with pool.use("read_live", "live_settings") as connection:
                     rows = await read_live(connection, self._version)
         except TimeoutError as error:
-            sentence = "The database is not available right now."
-            raise Unavailable("database_timeout", sentence) from error
+            raise unavailable("database_timeout") from error
         self._looked_at = asyncio.get_running_loop().time()
         if rows is not None:
             self._take(rows)
@@ -115,7 +114,7 @@ class Live:
         if len(rows.settings) >= MOST_SETTINGS or len(rows.limits) >= MOST_LIMITS:
             log.warning("settings.too_many", settings=len(rows.settings), limits=len(rows.limits))
         _tell("setting.changed", before.turned, self.now.turned, first=first)
-        limits = [_by_name(one.tenant_limits) for one in (before, self.now)]
+        limits = [_by_name(overlay.tenant_limits) for overlay in (before, self.now)]
         _tell("limit.changed", *limits, first=first)
         for watcher in self._watchers:
             watcher(self.now)

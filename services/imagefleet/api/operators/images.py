@@ -18,7 +18,7 @@ from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, Because, Why
 from imagefleet.api.producers.images import ReferenceQuery, cancelling_for, deletion_of
-from imagefleet.api.producers.ranges import IdPrefix, IdRange
+from imagefleet.api.producers.ranges import IdPrefix, IdRange, PageSize
 from imagefleet.api.producers.schemas import Point, RunAt
 from imagefleet.api.producers.submitting import draft
 from imagefleet.imaging.recipes import Fit
@@ -35,7 +35,6 @@ from imagefleet.store.images.histories import get_whole_image
 from imagefleet.store.images.listing import ImageFilter, oversee_images
 from imagefleet.store.images.reprocessing import move_focal, reprocess_image
 
-MOST_ON_A_PAGE: Final = 100
 # An image has the id that its form was given, up to an hour before it was an image.
 BORN_BEFORE: Final = timedelta(hours=1)
 APART: Final = timedelta(minutes=1)  # clocks of processes
@@ -68,7 +67,7 @@ async def find_any_images(
     id_prefix: IdPrefix = None,
     created_after: Annotated[RunAt | None, Query(alias="createdAfter")] = None,
     created_before: Annotated[RunAt | None, Query(alias="createdBefore")] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: UUID | None = None,
 ) -> Response:
     """Newest first, those of which all of it is true; a page may be short and not the last."""

@@ -11,7 +11,13 @@ from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import CODE, TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.ranges import CreatedAfter, CreatedBefore, IdPrefix, IdRange
+from imagefleet.api.producers.ranges import (
+    CreatedAfter,
+    CreatedBefore,
+    IdPrefix,
+    IdRange,
+    PageSize,
+)
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
@@ -46,7 +52,6 @@ from imagefleet.store.letters.letters import get_dead_letters
 from imagefleet.store.letters.replays import count_outcomes
 
 MOST_BYTES: Final = 65_536  # of the JSON
-MOST_ON_A_PAGE: Final = 100
 _KIND: Final = "job"
 
 
@@ -71,7 +76,7 @@ async def oversee(
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
     created_before: CreatedBefore = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: JobId | None = None,
 ) -> Response:
     """Newest first, those of which all of it is true; a page may be short and not the last."""

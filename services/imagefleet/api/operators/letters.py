@@ -16,9 +16,9 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import CODE, TENANT, TYPE, Reason, who
-from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
-from imagefleet.api.producers.schemas import Incoming, RunAt
+from imagefleet.api.operators.schemas import CODE, TENANT, TYPE, who
+from imagefleet.api.producers.ranges import ID_PREFIX, MOST_ON_A_PAGE, range_alone
+from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.jobs.shapes.letters import (
@@ -43,7 +43,6 @@ from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayBatch, replay_l
 from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
-MOST_ON_A_PAGE: Final = 100
 FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
@@ -134,8 +133,8 @@ async def find_letters(
     async with tools.operating("list_dead_letters", "dead_letters") as connection:
         if asked.id_prefix is not None:
             ids = range_alone(request, asked.id_prefix)
-            found = await find_dead_letters(connection, *ids, limit=asked.limit)
-            return answer(LetterPage(letters=found))
+            named = await find_dead_letters(connection, *ids, limit=asked.limit)
+            return answer(LetterPage(letters=named))
         after = await _letter_of(connection, asked.cursor)
         chosen = await with_whole_fault(connection, asked.filters())
         chosen = replace(chosen, open_only=not asked.everything)

@@ -174,10 +174,10 @@ async def _list_rows(
 
 
 def _looked_at(rows: Sequence[Row], limit: int) -> Rows:
-    found = [row for row in rows if row["image_id"] is not None]
-    if len(found) > limit:
-        return found[:limit], found[limit - 1]["place"]
-    return found, rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
+    fitting = [row for row in rows if row["image_id"] is not None]
+    if len(fitting) > limit:
+        return fitting[:limit], fitting[limit - 1]["place"]
+    return fitting, rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
 
 
 # What no tenant's index knows is looked for among the newest of all.
