@@ -73,6 +73,7 @@ VERBS: Final = (
     ("operator", "dlq groups"),
     ("operator", "dlq groups --by-tenant"),
     ("operator", "dlq replay --reason mended --dry-run --all"),
+    ("operator", "dlq replay-all --reason mended --dry-run --all"),
     ("operator", "dlq replay --reason mended --within 0 {failed}"),
     ("operator", "dlq ack --note known --all --yes"),
     ("operator", "dlq list --history"),

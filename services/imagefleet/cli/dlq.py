@@ -181,6 +181,48 @@ def ack(
     show({"acknowledged": count}, lambda _: f"{count} acknowledged", as_json=as_json)
 
 
+@app.command("replay-all")
+def replay_all(
+    reason: Reason,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
+    code: OfCode = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    until: Until = None,
+    everything: All = False,
+    dry_run: DryRun = False,
+    rate: Annotated[int, typer.Option(metavar="R", min=1, max=1000, help="A second.")] = 20,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Replay whatever filters name, by one job that goes on without you; each failure once.
+
+    What fails again is not watched: replay a canary first, by `dlq replay --canary`. How far the
+    job is, and what became of how many, `jobs show --full` tells.
+
+    For example:
+
+        imagefleet dlq replay-all --reason "S3 is back" --code unavailable --dry-run
+        imagefleet dlq replay-all --reason "S3 is back" --code unavailable --rate 100 --yes
+    """
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
+    body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": rate}
+    path = f"{LETTERS}:replay-all"
+    answer = ask("POST", path, document=body | {"dryRun": True})
+    letters = f"{answer['letters']}{' or more' if answer['lettersIsAtLeast'] else ''}"
+    if not dry_run:
+        confirm(f"Replay {letters} dead letters?", yes=yes)
+        answer = ask("POST", path, document=body)
+
+    def told(answer: Document) -> str:
+        if dry_run:
+            return f"{letters} dead letters would be replayed"
+        return f"{letters} dead letters are replayed by job {answer['jobId']}"
+
+    show(answer, told, as_json=as_json)
+
+
 @app.command()
 def replay(
     reason: Reason,

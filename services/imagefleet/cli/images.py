@@ -8,6 +8,7 @@ import typer
 from imagefleet.cli.naming import IMAGES, ImageId, ImageNamed, ImagesNamed, whole
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
 from imagefleet.cli.overseen import TERMS_OF_PRODUCERS, order
+from imagefleet.cli.previews import preview
 from imagefleet.cli.published import download, list_images, show_image
 from imagefleet.cli.results import Result, each, tell, wait_for
 from imagefleet.cli.submit import a_file, readable, terms
@@ -277,3 +278,4 @@ def original(image_id: ImageId, as_json: Json = False) -> None:
 app.command("show")(show_image)
 app.command("list")(list_images)
 app.command()(download)
+app.command()(preview)

@@ -177,6 +177,10 @@ class ApiClient:
         answer = await self._answer(_Request(method, path, parameters, headers, content))
         return _document(answer.content)
 
+    async def picture(self, path: str, parameters: Mapping[str, str | None] = {}) -> bytes:
+        """The bytes that one of the operators' routes shows."""
+        return (await self._answer(_Request("GET", path, parameters))).content
+
     async def _upload(
         self,
         method: str,

@@ -71,7 +71,7 @@ LONGEST_PIECE: Final = 0.002  # seconds of the event loop, and one job more
 JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request does
 
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
-_OF_OPERATORS: Final = "This job cancels others; only operators cancel it."
+_OF_OPERATORS: Final = "This job is an order of operators; only they cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
 router = Routes(route_class=Plain, tags=["jobs"])

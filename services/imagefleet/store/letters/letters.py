@@ -19,7 +19,7 @@ would move healthy jobs there.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -46,6 +46,13 @@ class LetterFilter:
     died_until: datetime | None = None
     """Only those that there were at this time of the database."""
     died_after: datetime | None = None
+
+
+class LetterPlace(NamedTuple):
+    """Where a letter stands among those that are listed."""
+
+    died_at: datetime
+    id: UUID
 
 
 _LETTER: Final = """
@@ -132,6 +139,21 @@ LIST_OPEN_LETTERS: Final = f"""
 {_PAGE}
 """
 
+COUNT_OPEN_LETTERS: Final = f"""
+SELECT count(*)
+  FROM (SELECT FROM dead_letters AS letters
+        {_OPEN}
+           AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
+        {_PAGE}) AS bounded
+"""  # noqa: S608 - composed at import
+
+
+async def count_open_letters(connection: Connection, filters: LetterFilter, *, most: int) -> int:
+    """How many open letters these filters name; counts no further than `most`."""
+    page = filters.died_after, LAST_ID, most, filters.died_until
+    return int(await connection.fetchval(COUNT_OPEN_LETTERS, *page, *all_of(filters)))
+
+
 LIST_LETTERS: Final = f"{_LETTER} WHERE true {_PAGE}"
 LIST_LETTERS_OF_TENANT: Final = f"{_LETTER} WHERE letters.tenant_id = $5 {_PAGE}"
 LIST_LETTERS_OF_FAULT: Final = f"{_LETTER} WHERE letters.fingerprint = $5 {_PAGE}"
@@ -145,7 +167,7 @@ async def list_dead_letters(
     connection: Connection,
     filters: LetterFilter,
     *,
-    after: WholeLetter | None = None,
+    after: WholeLetter | LetterPlace | None = None,
     limit: int = 50,
 ) -> list[WholeLetter]:
     """A page, oldest first: the order in which they are to be dealt with."""
