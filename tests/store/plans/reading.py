@@ -19,6 +19,7 @@ from imagefleet.store.fleet.bookkeeping import (
 )
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.keys import digest_of, seek_keys
+from imagefleet.store.fleet.lanes import look_at_lane
 from imagefleet.store.fleet.ledger import (
     read_ledger,
     sample_depths,
@@ -41,12 +42,14 @@ from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
     list_attempts,
+    list_neighbours,
 )
 from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
+    count_open_letters,
     find_dead_letters,
     get_dead_letter,
     list_dead_letters,
@@ -54,6 +57,7 @@ from imagefleet.store.letters.letters import (
 )
 from tests.store.plans.history import (
     CROWD,
+    DEEP,
     GONE,
     HOT,
     HOURS,
@@ -252,6 +256,16 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             8 * MOST_CANDIDATES,
             8 * MOST_CANDIDATES,
         ),
+        # One probe a level, what of each is counted, and what runs; no backlog, whatever it is.
+        "explain a lane": Case(
+            lambda c: look_at_lane(c, Lane.GENERAL, frozenset({("general", NOOP)})),
+            "operator",
+            60_000,
+            30_000,
+        ),
+        "neighbours in a deep target": Case(
+            lambda c: list_neighbours(c, TENANT, image_target(id_of(DEEP))), "operator", 30, 60
+        ),
         "pauses": Case(list_pauses, "operator", 2 * PROCESSING + 20, 400),
         "workers": Case(list_workers, "operator", 2 * PROCESSING + 2 * WORKERS, 800),
         "room for a job": Case(
@@ -364,6 +378,10 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
         "letters": Case(letters(LetterFilter(open_only=False)), "operator", 3 * PAGE, 300),
+        # As far as it is counted.
+        "count open letters": Case(
+            lambda c: count_open_letters(c, LetterFilter(), most=PAGE), "worker", 3 * PAGE, 400
+        ),
         "letters, deep": Case(
             letters(LetterFilter(open_only=False), after=8000), "operator", 3 * PAGE, 300
         ),
