@@ -165,19 +165,15 @@ async def _list_rows(
         return rows[:limit], rows[limit - 1]["image_id"] if len(rows) > limit else None
     by_status = _RARE.get(chosen.status, FILTER_BY_TIME)
     statement = by_status if reference is None else FILTER_BY_REFERENCE
-    return _looked_at(
-        await connection.fetch(
-            statement, tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT
-        ),
-        limit,
-    )
+    told = (tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT)
+    return _looked_at(await connection.fetch(statement, *told), limit, MOST_LOOKED_AT)
 
 
-def _looked_at(rows: Sequence[Row], limit: int) -> Rows:
+def _looked_at(rows: Sequence[Row], limit: int, most: int) -> Rows:
     fitting = [row for row in rows if row["image_id"] is not None]
     if len(fitting) > limit:
         return fitting[:limit], fitting[limit - 1]["place"]
-    return fitting, rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
+    return fitting, rows[0]["last"] if rows[0]["looked"] == most else None
 
 
 # What no tenant's index knows is looked for among the newest of all.
@@ -220,8 +216,10 @@ async def oversee_images(
     else:
         by_reference = tenant_id is None and chosen.reference is not None
         statement = OVERSEE_BY_REFERENCE if by_reference else OVERSEE_IMAGES
-        told = (tenant_id, before, limit + 1, *astuple(chosen), MOST_LOOKED_AT, first)
-        rows, more = _looked_at(await connection.fetch(statement, *told), limit)
+        exact = tenant_id is None and chosen == ImageFilter(reference=chosen.reference)
+        most = limit + 1 if exact else MOST_LOOKED_AT
+        told = (tenant_id, before, limit + 1, *astuple(chosen), most, first)
+        rows, more = _looked_at(await connection.fetch(statement, *told), limit, most)
     return OverseenImagePage(images=[OverseenImage.of(row) for row in rows], next_cursor=more)
 
 
