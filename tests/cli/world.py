@@ -84,7 +84,7 @@ VERBS: Final = (
     ("operator", "images list --every-tenant"),
     ("operator", "images show --full {image}"),
     ("operator", "images reprocess --reason mended {image}"),
-    ("operator", "images preview --into - {image}"),
+    ("operator", "images preview --into - --within 0 {image}"),
     ("operator", "images focal --reason mended {image} 0.25 0.75"),
     ("operator", "queue pauses"),
     ("operator", "queue pause --type noop --reason mending"),
