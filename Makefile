@@ -10,7 +10,7 @@ READY := .venv/.ready
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
-	check-infra apply-test image image-test localstack localstack-up localstack-down
+	check-infra check-observability promtool observe-test apply-test image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ $(READY): pyproject.toml uv.lock .ci/setup .ci/uv.txt
 run: $(READY) ## The whole stack on this machine, with a demo of 8 images (or ARGS="--demo 20 --exit")
 	@$(BIN)/imagefleet up $(or $(ARGS),--demo 8)
 
-check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-terraform check-kubernetes check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, Terraform's format, manifests, spelling (-k: do not stop at the first)
+check: check-format check-lint check-types check-imports check-house check-migrations check-containers check-terraform check-kubernetes check-observability check-spelling ## Format, lint, types, import contracts, the house's figures, migrations, containers, Terraform's format, manifests, alerts, spelling (-k: do not stop at the first)
 	@echo "check: all passed"
 
 check-format: $(READY)
@@ -76,6 +76,9 @@ check-kubernetes: $(READY)
 	@echo "check: manifests of Kubernetes (kustomize build, tests.infra.kubernetes)"
 	@$(BIN)/python -m tests.infra.kubernetes production
 
+check-observability: $(READY)
+	@$(BIN)/python -m tests.infra.observability.check
+
 check-spelling: $(READY)
 	@echo "check: spelling (codespell)"
 	@$(BIN)/codespell
@@ -85,10 +88,17 @@ check-infra: $(READY) ## Infrastructure as code: Terraform's own tests on a pret
 	@$(BIN)/python -m tests.infra.kubernetes
 	@$(BIN)/pytest -q -n 0 tests/infra/aws tests/infra/kubernetes
 
-fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md
+promtool: $(READY) ## Fetch Prometheus and promtool, Debian's, and unpack them below .bench, where neither is installed
+	@$(BIN)/python -m tests.infra.observability.check --fetch
+
+observe-test: $(READY) ## A real Prometheus scrapes the embedded stack under load, and every panel of every dashboard is asked for; one minute
+	@$(BIN)/pytest -q -n 0 tests/infra/observability $(ARGS)
+
+fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md, dashboards
 	$(BIN)/ruff check --quiet --fix . || true
 	$(BIN)/ruff format --quiet .
 	$(BIN)/imagefleet settings >docs/settings.md
+	$(BIN)/python -m infra.observability.write
 	$(BIN)/codespell --write-changes
 
 test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed; POSTGRES=15 is Debian's instead of the wheel's)

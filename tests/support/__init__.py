@@ -42,7 +42,9 @@ Processes
     stack       `imagefleet up`, as anybody starts it
     wheels      environments with nothing but what a user installs, or what is pinned for them
     otlp        a collector of traces
+    prometheus  Prometheus, which scrapes what runs, and promtool
     packages    programs of Debian that nobody installed
+    install     what docs/install.md has run, by whom
     browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures

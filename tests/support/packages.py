@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -11,21 +12,27 @@ from tests.support.wheels import alone
 FETCHED_WITHIN: Final = 600.0  # seconds
 
 
-def unpacked(package: str, cache: Path, wanted: Path) -> Path | None:
-    """Where the file that is wanted of a package lies; None where the package cannot be had."""
+def unpacked(package: str, cache: Path, wanted: Path, *, needs_others: bool = True) -> Path | None:
+    """Where the file that is wanted of a package lies; None where the package cannot be had.
+
+    Unless it `needs_others` nothing that it depends on is fetched.
+    """
     with alone(cache):
         if not (cache / wanted).exists():
             with suppress(OSError, subprocess.SubprocessError):
-                _unpack(package, cache)
+                _unpack(_planned(package) if needs_others else [package], cache)
     return cache / wanted if (cache / wanted).exists() else None
 
 
-def _unpack(package: str, folder: Path) -> None:
+def _planned(package: str) -> list[str]:
     plan = subprocess.run(
         ["apt-get", "install", "--simulate", "-qq", "--no-install-recommends", package],
         capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
-    wanted = [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+    return [line.split()[1] for line in plan.stdout.splitlines() if line.startswith("Inst ")]
+
+
+def _unpack(wanted: Sequence[str], folder: Path) -> None:
     coming = folder.with_suffix(".coming")
     archives = coming / "archives"
     archives.mkdir(parents=True, exist_ok=True)

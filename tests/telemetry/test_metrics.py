@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -28,6 +29,8 @@ HTTP: Buckets = [0.1, 0.3, 0.5, 1, 2, 5, 10]
 DARK: Buckets = [1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
 AWS: Buckets = [0.1, 0.3, 0.5, 1, 3, 5, 7, 10]
 WORK: Buckets = [0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10]
+ATTEMPTS: Buckets = [1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600]
+PUBLISHED: Buckets = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
 UPLOADS: Buckets = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576]
 UPLOADS += [2097152, 5242880, 10485760, 20971520, 52428800]
 LATENCY: Buckets = [
@@ -66,6 +69,8 @@ API: dict[str, Shape] = {
     "sqs_requests_total": (COUNTER, {"operation"}),
     "event_loop_lag_seconds": (GAUGE, set()),
     "live_settings_age_seconds": (GAUGE, set()),
+    "db_pool_connections": (GAUGE, {"state"}),
+    "temporary_bytes": (GAUGE, {"state"}),
 }
 FLEET: dict[str, Shape] = {
     "s3_operation_duration_seconds": ("histogram", {"operation", "bucket"}, AWS),
@@ -76,12 +81,17 @@ FLEET: dict[str, Shape] = {
     "sqs_errors_total": (COUNTER, {"operation", "error_code"}),
     "event_loop_lag_seconds": (GAUGE, set()),
     "live_settings_age_seconds": (GAUGE, set()),
+    "db_pool_connections": (GAUGE, {"state"}),
+    "temporary_bytes": (GAUGE, {"state"}),
     "job_processing_duration_seconds": ("histogram", {"job_type", "status"}, WORK),
     "job_processed_total": (COUNTER, {"job_type", "status"}),
     "job_attempts_total": (COUNTER, {"outcome"}),
+    "job_attempt_seconds": ("histogram", {"job_type"}, ATTEMPTS),
+    "jobs_failed_total": (COUNTER, {"job_type", "why"}),
 }
 WORKER: dict[str, Shape] = FLEET | {
     "job_queue_latency_milliseconds": ("histogram", {"job_type"}, LATENCY),
+    "image_published_seconds": ("histogram", set(), PUBLISHED),
     "image_processing_errors_total": (COUNTER, {"error_type"}),
     "job_active_count": (GAUGE, {"job_type"}),
     "claim_verdict_total": (COUNTER, {"verdict"}),
@@ -239,6 +249,7 @@ def test_the_api_has_exactly_these_series() -> None:
     fail(metrics.query("insert", "jobs"), Unavailable("database_timeout", "Later."))
     metrics.call_ended("s3", "PutObject", "originals", 1, "s3_throttled")
     metrics.request_sent("sqs", "SendMessageBatch")
+    metrics.watch_pool(lambda: {"busy": 1})
 
     assert API == Scrape.of(metrics).shapes
 
@@ -248,7 +259,6 @@ def test_a_worker_has_exactly_these_series() -> None:
     move_fleet(metrics)
     with metrics.attempt("noop", SECOND):
         metrics.attempt_ended(replace(COMPLETED, cpu_seconds=1, made_bytes=2))
-        metrics.attempt_ended(an_end("failed", "corrupt", JobState.FAILED))
     metrics.claimed(Verdict.CLAIMED)
     metrics.slots_changed(Lane.FAST, free=1, reserved=1, busy=1)
 
@@ -272,6 +282,8 @@ def move_fleet(metrics: WorkerMetrics | MaintenanceMetrics) -> None:
     metrics.call_ended("s3", "PutObject", "outputs", 1, "s3_throttled")
     metrics.call_ended("sqs", "ReceiveMessage", "general", 20, "sqs_unavailable")
     metrics.request_sent("sqs", "ReceiveMessage")
+    metrics.attempt_ended(an_end("failed", "corrupt", JobState.FAILED))
+    metrics.watch_pool(lambda: {"busy": 1})
 
 
 def sample_everything(metrics: MaintenanceMetrics) -> None:
@@ -376,6 +388,72 @@ def test_an_image_that_could_not_be_made_is_counted_by_its_error(
     metrics.attempt_ended(replace(an_end(outcome, why, JobState.FAILED), type="noop"))
 
     assert errors == value(metrics, f"image_processing_errors_total{{error_type={why}}}")
+
+
+def test_an_attempt_of_minutes_is_told_from_one_of_an_hour() -> None:
+    metrics = maintenance_metrics()
+
+    metrics.attempt_ended(replace(COMPLETED, duration=timedelta(minutes=7)))
+
+    told = "job_attempt_seconds_bucket{job_type=process_image,le"
+    assert (0, 1) == (value(metrics, f"{told}=300.0}}"), value(metrics, f"{told}=600.0}}"))
+
+
+@pytest.mark.parametrize(
+    ("ended", "failed"),
+    [
+        (an_end("failed", "corrupt", JobState.FAILED), 1),
+        (an_end("rescued", "poison", JobState.FAILED), 1),
+        (an_end("retried", "unavailable", JobState.FAILED_RETRYABLE), None),
+        (COMPLETED, None),
+    ],
+    ids=lambda told: f"{told.outcome} {told.why}" if isinstance(told, Ended) else "",
+)
+def test_a_job_that_is_given_up_is_counted_by_its_reason(ended: Ended, failed: int | None) -> None:
+    metrics = maintenance_metrics()
+
+    metrics.attempt_ended(ended)
+
+    told = f"job_type=process_image,why={ended.why}"
+    assert failed == value(metrics, f"jobs_failed_total{{{told}}}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "published"),
+    [
+        ({}, 1),
+        ({"why": "superseded"}, 0),
+        ({"age": None}, 0),
+        ({"type": "noop"}, 0),
+        ({"outcome": "failed", "why": "corrupt", "state": JobState.FAILED}, 0),
+    ],
+)
+def test_an_image_that_is_shown_is_timed_from_when_it_was_accepted(
+    changed: dict[str, Any], published: int
+) -> None:
+    metrics = worker_metrics()
+
+    metrics.attempt_ended(replace(COMPLETED, **{"age": timedelta(seconds=12)} | changed))
+
+    assert published == value(metrics, "image_published_seconds_count{}")
+    assert 12 * published == value(metrics, "image_published_seconds_sum{}")
+
+
+def test_connections_and_room_for_files_are_asked_for_at_every_scrape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics = ApiMetrics()
+    busy = itertools.count(1)
+    metrics.watch_pool(lambda: {"busy": next(busy), "idle": 0})
+    before = value(metrics, "db_pool_connections{state=busy}")
+
+    after = value(metrics, "db_pool_connections{state=busy}")
+    assert before is not None
+    assert after is not None
+    assert before < after
+    assert 0 < (value(metrics, "temporary_bytes{state=free}") or 0)
+    monkeypatch.setattr("tempfile.tempdir", "/is/not/there")
+    assert math.isnan(value(metrics, "temporary_bytes{state=free}") or 0)
 
 
 def test_a_job_is_active_until_its_attempt_is_over_however_it_ends() -> None:

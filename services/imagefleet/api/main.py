@@ -170,6 +170,7 @@ async def _open_tools(
     defaults = defaults_of_api(standard_retry, kinds)
     live = await stack.enter_async_context(Live().open(timed, "api", defaults))
     metrics.watch_settings(lambda: live.age)
+    metrics.watch_pool(lambda: pool.connections)
     tracing.share = lambda: live.now.number(TRACES, 1)
     queues = {lane: await session.queue(settings.aws.queue_url(lane)) for lane in Lane}
     return Tools(

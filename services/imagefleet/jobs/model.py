@@ -218,6 +218,8 @@ class Ended(Charged):
     """What the job is now."""
     correlation_id: str
     traceparent: str | None
+    age: timedelta | None = None
+    """Of what completed, since it was accepted or, if later, due; None where a job asked for it."""
     cpu_seconds: float | None = None
     """What its children took, as are the three below; None where there was none, or who knows."""
     peak_bytes: int | None = None

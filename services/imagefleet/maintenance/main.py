@@ -118,6 +118,7 @@ async def reach_out(
     defaults = defaults_of_maintenance(settings.maintenance)
     await stack.enter_async_context(live.open(pool, "maintenance", defaults))
     metrics.watch_settings(lambda: live.age)
+    metrics.watch_pool(lambda: pool.connections)
     tracing.share = lambda: live.now.number(TRACES, 1)
     session = await stack.enter_async_context(
         open_session(settings.aws, calls=AwsCalls(metrics, tracing))

@@ -211,6 +211,13 @@ class Pool:
         """The same connections, told to these metrics."""
         return Pool(self._driver, timing)
 
+    @property
+    def connections(self) -> dict[str, int]:
+        """How many are busy, idle, and not opened yet though they may be."""
+        size, idle = self._driver.get_size(), self._driver.get_idle_size()
+        unopened = self._driver.get_max_size() - size
+        return {"busy": size - idle, "idle": idle, "unopened": unopened}
+
     @asynccontextmanager
     async def use(
         self, operation: str, table: str = "", *, within: float = CONNECT_WITHIN
@@ -415,6 +422,8 @@ def _arguments(
     settings = {"application_name": f"imagefleet-{process}"}
     if pooler == "none":  # the others refuse parameters they do not know; the role's limits hold
         settings["statement_timeout"] = f"{statement_within * 1000:.0f}"
+        # To compile a claim takes two seconds, and to run it milliseconds.
+        settings["jit"] = "off"
     return {
         "dsn": dsn,
         "timeout": connect_within,

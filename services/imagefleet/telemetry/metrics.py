@@ -5,9 +5,12 @@ same name may have other labels in another process (`db_query_duration_seconds`)
 happened; which series that moves, and which values a label may have, is decided here.
 """
 
+import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -15,8 +18,9 @@ import structlog
 
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.images import ImageFormat
+from imagefleet.jobs.lifecycle import ResultReason
 from imagefleet.jobs.limits import LIMITS
-from imagefleet.jobs.model import CancelCode, Ended, Lane, Verdict
+from imagefleet.jobs.model import CancelCode, Ended, JobState, Lane, Verdict
 from imagefleet.telemetry.logs import ids_of
 from imagefleet.telemetry.plain import Vocabulary, codes, methods, names, routes
 from imagefleet.telemetry.series import Series, Timed
@@ -37,6 +41,9 @@ END_EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 API_SECONDS: Final = (0.1, 0.3, 0.5, 1, 2, 5, 10)
 AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
 WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
+# Beside those that end after ten seconds, which others have specified so.
+ATTEMPT_SECONDS: Final = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600)
+PUBLISHED_SECONDS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
 CHILD_SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30)
 CHILD_BYTES: Final = tuple(mebibytes * 2**20 for mebibytes in (64, 128, 256, 512, 1024, 2048))
@@ -61,17 +68,26 @@ class ProcessMetrics(Series):
 
 
 class LiveMetrics(ProcessMetrics):
-    """What every process tells that follows the live settings."""
+    """What every process tells that reaches Postgres itself, and follows the live settings."""
 
     def __init__(self) -> None:
         super().__init__()
         self._settings_age = self._gauge(
             "live_settings_age_seconds", "since live settings were last read"
         )
+        self._connections = self._gauge("db_pool_connections", "of this process", "state")
+        self._temporary = self._gauge("temporary_bytes", "room for files on their way", "state")
+        self._temporary.labels("free").set_function(lambda: _temporary("free"))
+        self._temporary.labels("used").set_function(lambda: _temporary("used"))
 
     def watch_settings(self, age: Callable[[], timedelta]) -> None:
         """Ask this at every scrape for how long ago live settings were read."""
         self._settings_age.set_function(lambda: age().total_seconds())
+
+    def watch_pool(self, used: Callable[[], Mapping[str, int]]) -> None:
+        """Ask this at every scrape for how many connections there are, by state."""
+        for state in used():
+            self._connections.labels(state).set_function(partial(_one_of, used, state))
 
 
 class AwsMetrics(LiveMetrics):
@@ -212,6 +228,10 @@ class FleetMetrics(AwsMetrics):
             "job_processing_duration_seconds", "attempts", WORK_SECONDS, "job_type", "status"
         )
         self._jobs = self._counter("job_processed_total", "attempts", "job_type", "status")
+        self._long_seconds = self._histogram(
+            "job_attempt_seconds", "attempts, however long", ATTEMPT_SECONDS, "job_type"
+        )
+        self._failed = self._counter("jobs_failed_total", "jobs given up", "job_type", "why")
         self._attempts = self._counter("job_attempts_total", "attempts, as recorded", "outcome")
 
     def attempt_ended(self, ended: Ended) -> None:
@@ -220,6 +240,9 @@ class FleetMetrics(AwsMetrics):
         self._attempts.labels(ended.outcome).inc()
         self._jobs.labels(*told).inc()
         self._job_seconds.labels(*told).observe(ended.duration.total_seconds())
+        self._long_seconds.labels(told[0]).observe(ended.duration.total_seconds())
+        if ended.state is JobState.FAILED:
+            self._failed.labels(told[0], self._code(ended.why)).inc()
 
     def query(self, operation: str, table: str = "") -> Timed:
         """Surround one use of the database: its time, and the error it ends with, if any."""
@@ -253,6 +276,9 @@ class WorkerMetrics(FleetMetrics):
             "job_queue_latency_milliseconds", "due until claimed", QUEUE_MILLISECONDS, "job_type"
         )
         self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
+        self._published = self._histogram(
+            "image_published_seconds", "accepted until shown", PUBLISHED_SECONDS
+        )
         self._images = self._counter("image_processing_errors_total", "images failed", "error_type")
         self._verdicts = self._counter("claim_verdict_total", "ids asked for", "verdict")
         self._lost = self._counter("claim_lost_total", "claims that another one replaced")
@@ -290,6 +316,8 @@ class WorkerMetrics(FleetMetrics):
         is_error = ended.outcome in {"retried", "failed"} and ended.why not in set(CancelCode)
         if ended.type == MAKES_IMAGES and is_error:
             self._images.labels(self._code(ended.why)).inc()
+        if ended.type == MAKES_IMAGES and ended.why == ResultReason.DONE and ended.age is not None:
+            self._published.observe(ended.age.total_seconds())
         name, used = self._type(ended.type), ended.used
         if used:
             self._child_seconds.labels(name).observe(used.get("cpu_seconds", 0))
@@ -343,6 +371,17 @@ def ends_untold(*, at_most: int) -> Iterator[None]:
     if at_most:
         sentence, detail = "Ends of attempts were not told.", f"{at_most} at most"
         raise Unavailable("ends_untold", sentence, detail)
+
+
+def _temporary(state: str) -> float:
+    """Bytes of the file system where temporary files are; nothing of one that cannot be asked."""
+    with suppress(OSError):
+        return float(getattr(shutil.disk_usage(tempfile.gettempdir()), state))
+    return float("nan")
+
+
+def _one_of(told: Callable[[], Mapping[str, int]], name: str) -> float:
+    return told()[name]
 
 
 def _seconds(span: timedelta) -> float:

@@ -149,6 +149,7 @@ async def equip(
     defaults = defaults_of_worker(settings.worker, standard_retry, kinds_of(handlers), bound)
     live = await stack.enter_async_context(Live().open(outside.pool, "worker", defaults))
     metrics.watch_settings(lambda: live.age)
+    metrics.watch_pool(lambda: outside.pool.connections)
     outside.tracing.share = lambda: live.now.number(TRACES, 1)
     doorbell = Doorbell(outside.pool, outside.queues)
     breakers = BreakerReports(outside.pool, metrics, live, settings.worker.breakers)

@@ -103,7 +103,14 @@ def test_the_whole_of_an_installation_is_there() -> None:
     assert kinds >= {
         *("Deployment", "Job", "Service", "Ingress", "HorizontalPodAutoscaler", "ServiceAccount"),
         *("PodDisruptionBudget", "NetworkPolicy", "ScaledObject", "TriggerAuthentication"),
-        *("ServiceMonitor", "PodMonitor", "ExternalSecret", "ConfigMap", "Namespace"),
+        *(
+            "ServiceMonitor",
+            "PodMonitor",
+            "PrometheusRule",
+            "ExternalSecret",
+            "ConfigMap",
+            "Namespace",
+        ),
     }
     assert "Secret" not in kinds
 

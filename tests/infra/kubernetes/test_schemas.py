@@ -105,7 +105,7 @@ def test_a_field_that_there_is_not_is_refused(python: Path, documents: list[Docu
     assert "readyProbe" in refused
 
 
-@pytest.mark.parametrize("kind", ["ScaledObject", "ServiceMonitor", "PodMonitor"])
+@pytest.mark.parametrize("kind", ["ScaledObject", "ServiceMonitor", "PodMonitor", "PrometheusRule"])
 def test_a_value_of_another_type_is_refused(
     modules: Path, documents: list[Document], kind: str
 ) -> None:

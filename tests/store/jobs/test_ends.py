@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -182,6 +183,57 @@ async def test_the_end_of_a_claim_is_returned_as_its_row_has_it(
         assert row[name] == getattr(ended, name), name
     for name in ("state", "max_attempts", "correlation_id", "traceparent"):
         assert job[name] == getattr(ended, name), name
+
+
+async def test_how_long_a_job_took_is_told_from_when_it_was_accepted_or_due(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    """A job that waited for its date did so because it was asked to."""
+
+    async def accepted_an_hour_ago(*, due: bool, by_a_job: bool = False) -> Ended | None:
+        job = await a_job(worker, superuser, state=JobState.PROCESSING)
+        await superuser.execute(
+            """
+            UPDATE jobs
+               SET created_at = now() - interval '1 hour',
+                   run_at = CASE WHEN $2 THEN now() - interval '1 hour' ELSE run_at END,
+                   parent_job_id = CASE WHEN $3 THEN id END
+             WHERE id = $1
+            """,
+            job.job_id,
+            due,
+            by_a_job,
+        )
+        return (await settle_job(worker, job, Completed())).ended
+
+    scheduled = await accepted_an_hour_ago(due=False)
+    late = await accepted_an_hour_ago(due=True)
+    of_another = await accepted_an_hour_ago(due=True, by_a_job=True)
+
+    assert scheduled is not None
+    assert scheduled.age is not None
+    assert scheduled.age < timedelta(minutes=1)
+    assert late is not None
+    assert late.age is not None
+    assert late.age >= timedelta(hours=1)
+    assert of_another is not None
+    assert of_another.age is None
+
+
+async def test_a_job_that_was_given_back_took_as_long_as_all_of_its_tries(
+    worker: OpenConnection, superuser: OpenConnection
+) -> None:
+    first = await a_job(worker, superuser, state=JobState.FAILED_RETRYABLE)
+    await superuser.execute(
+        "UPDATE jobs SET created_at = now() - interval '1 hour' WHERE id = $1", first.job_id
+    )
+    job = await hold_job(worker, first.job_id, first.worker_id)
+
+    ended = (await settle_job(worker, job, Completed())).ended
+
+    assert ended is not None
+    assert ended.age is not None
+    assert ended.age >= timedelta(hours=1)
 
 
 async def settle_again(worker: Connection, job: MadeJob, outcome: Outcome) -> Ended | None:

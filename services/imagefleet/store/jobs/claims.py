@@ -364,7 +364,7 @@ def _ended(row: Record) -> Ended:
     )
 
 
-_ENDED: Final = tuple(Ended.__dataclass_fields__.keys() - {"job_id", "state", *USED})
+_ENDED: Final = tuple(Ended.__dataclass_fields__.keys() - {"job_id", "state", "age", *USED})
 _CLAIM: Final = tuple(Claim.__dataclass_fields__)  # the columns of the answer have their names
 
 

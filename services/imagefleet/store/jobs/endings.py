@@ -116,8 +116,8 @@ attempt AS (
 SELECT written.job_id, written.claim_no, written.tenant_id, written.type, written.lane,
        written.worker_id, written.duration, written.queue_time, written.outcome, written.why,
        written.state, written.attempts, written.max_attempts, written.correlation_id,
-       written.traceparent, written.cpu_seconds, written.peak_bytes, written.read_bytes,
-       written.made_bytes
+       written.traceparent, written.age, written.cpu_seconds, written.peak_bytes,
+       written.read_bytes, written.made_bytes
   FROM written
 """
 
@@ -150,7 +150,11 @@ COMPLETE_JOBS: Final = f"""
 WITH ended AS MATERIALIZED (
     -- The whole fence, asked of the newest version of each row once that is locked.
     SELECT {_CLAIM}, jobs.claim_charged AS charged, 'completed' AS state, 'completed' AS outcome,
-           wanted.why, NULL AS detail, wanted.log_excerpt, wanted.result, NULL::uuid AS ended_by
+           wanted.why, NULL AS detail, wanted.log_excerpt, wanted.result, NULL::uuid AS ended_by,
+           CASE WHEN jobs.parent_job_id IS NOT NULL THEN NULL
+                WHEN jobs.claim_no = 1 THEN now() - jobs.run_at
+                ELSE now() - jobs.created_at  -- when it was due is gone with the first claim
+           END AS age
       {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           why text, log_excerpt text, result jsonb, {_USED})
@@ -175,7 +179,8 @@ WITH ended AS MATERIALIZED (
            jobs.claim_charged AND wanted.charged AS charged,
            jobs.claim_charged AND NOT wanted.charged AS refund,
            wanted.state, wanted.outcome, wanted.why, wanted.code, wanted.message, wanted.detail,
-           wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by
+           wanted.log_excerpt, wanted.due_at, wanted.crashed, $4::uuid AS ended_by,
+           NULL::interval AS age
       {_CLAIMS_THAT_STAND}
       CROSS JOIN LATERAL jsonb_to_record(new.document) AS wanted (
           state text, outcome text, why text, code text, message text, detail text,

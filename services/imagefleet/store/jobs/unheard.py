@@ -28,8 +28,12 @@ SELECT attempts.job_id, attempts.claim_no, attempts.tenant_id, attempts.type, at
            AND earlier.charged)
        + (attempts.charged OR attempts.outcome IN ('completed', 'retried', 'released')
           OR (attempts.outcome = 'rescued' AND attempts.why = 'worker_lost'))::int AS attempts,
-       jobs.max_attempts, jobs.correlation_id, jobs.traceparent, attempts.cpu_seconds,
-       attempts.peak_bytes, attempts.read_bytes, attempts.made_bytes
+       jobs.max_attempts, jobs.correlation_id, jobs.traceparent,
+       CASE WHEN attempts.outcome <> 'completed' OR jobs.parent_job_id IS NOT NULL THEN NULL
+            WHEN attempts.claim_no = 1 THEN attempts.queue_time + attempts.duration
+            ELSE attempts.ended_at - jobs.created_at
+       END AS age,
+       attempts.cpu_seconds, attempts.peak_bytes, attempts.read_bytes, attempts.made_bytes
 """
 
 _ENDS_OF_JOBS: Final = f"""
