@@ -1,10 +1,11 @@
 """Fetch the files of others that lie in the package, or say whether they are what was fetched.
 
-    .ci/vendor.py [--check | --version VERSION]
+    .ci/vendor.py [--package NAME] [--check | --version VERSION]
 
-By npm, which need not be there otherwise: the archive of the version that vendored.json names must
-have the digest that stands there, and of its files those that are named are kept. With `--version`
-the registry's digest of another version is written down first; read the diff of it. With `--check`
+By npm, which need not be there otherwise: the archive of the version that a vendored.json names
+must have the digest that stands there, and of its files those that are named are kept, all in one
+folder. With `--version` the registry's digest of another version of the package that is named is
+written down first; read the diff of it. With `--check`
 nothing is fetched. Ends with 1 and a line for each fault: what was mended by fetching is one, too.
 """
 
@@ -22,8 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDER: Final = ROOT / "services" / "imagefleet" / "api" / "public" / "swagger-ui"
+PACKAGE: Final = ROOT / "services" / "imagefleet"
+FOLDERS: Final = {
+    "swagger-ui-dist": PACKAGE / "api" / "public" / "swagger-ui",
+    "htmx.org": PACKAGE / "console" / "static" / "htmx",
+    "uplot": PACKAGE / "console" / "static" / "uplot",
+}
 PIN: Final = "vendored.json"
+SPDX: Final = {"BSD-0-Clause": "0BSD"}  # as a package writes it, and as bills of materials do
 IN_ARCHIVE: Final = "package/"
 FETCHED_WITHIN: Final = 300.0  # seconds
 
@@ -39,26 +46,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="fetch nothing")
     what.add_argument("--version", help="another version from now on")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=argparse.SUPPRESS)
+    parser.add_argument("--package", choices=FOLDERS, help="this one alone")
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
-    faults = [] if asked.version else [*faults_in(asked.folder)]
-    if not asked.check:
-        recorded = _pin(asked.folder)
-        try:
-            fetch(asked.folder, asked.version)
-        except (Unfit, OSError, subprocess.SubprocessError) as error:
-            print(f"vendor: {error}", file=sys.stderr)
-            return 1
-        if not asked.version and recorded != _pin(asked.folder):
-            faults.append(f"{PIN} said other digests of these files than the archive has")
+    if asked.version and not asked.package:
+        parser.error("--version is of one --package")
+    wanted = [asked.package] if asked.package else [*FOLDERS]
+    folders = [asked.folder] if asked.folder else [FOLDERS[name] for name in wanted]
+    faults = [fault for folder in folders for fault in looked_after(folder, asked)]
     for fault in faults:
         print(f"vendor: {fault}", file=sys.stderr)
     return int(bool(faults))
 
 
+def looked_after(folder: Path, asked: argparse.Namespace) -> list[str]:
+    """What was not right with one of them, whether or not it is now."""
+    faults = [] if asked.version else [*faults_in(folder)]
+    if asked.check:
+        return faults
+    recorded = _pin(folder)
+    try:
+        fetch(folder, asked.version)
+    except (Unfit, OSError, subprocess.SubprocessError) as error:
+        return [str(error)]
+    if not asked.version and recorded != _pin(folder):
+        faults.append(f"{PIN} said other digests of these files than the archive has")
+    return faults
+
+
 def faults_in(folder: Path) -> Iterator[str]:
     """What does not lie there as it was fetched."""
-    files: dict[str, str] = _pin(folder)["files"]
+    files = {Path(name).name: digest for name, digest in _pin(folder)["files"].items()}
     there = {each.name for each in folder.iterdir()} - {PIN}
     for name in sorted(there | set(files)):
         if name not in files:
@@ -83,10 +101,11 @@ def fetch(folder: Path, version: str | None) -> None:
             message = f"{wanted} came as sha512-{digest}, and not as {pin['integrity']}"
             raise Unfit(message)
         with tarfile.open(archive) as files:
-            pin["license"] = json.loads(_content(files, "package.json"))["license"]
+            licence = json.loads(_content(files, "package.json"))["license"]
+            pin["license"] = SPDX.get(licence, licence)
             for name in pin["files"]:
                 content = _content(files, name)
-                (folder / name).write_bytes(content)
+                (folder / Path(name).name).write_bytes(content)
                 pin["files"][name] = hashlib.sha256(content).hexdigest()
     (folder / PIN).write_text(json.dumps(pin, indent=2) + "\n", encoding="utf-8")
 

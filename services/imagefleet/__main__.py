@@ -1,4 +1,4 @@
-"""The one door: `imagefleet api`, `imagefleet worker`, `imagefleet maintenance`, or a verb.
+"""The one door: `imagefleet api`, `imagefleet worker`, `imagefleet maintenance`, ..., or a verb.
 
 A process imports only what it runs, so that each container carries only that: processes are started
 from `starting`, everything else goes on to the command line in `cli`.
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-PROCESSES: Final = ("api", "worker", "maintenance")
-# What structlog and the AWS SDK load wherever it is installed, and no process of ours needs.
+PROCESSES: Final = ("api", "worker", "maintenance", "console")
+# What structlog and the AWS SDK load wherever it is installed, and no process of ours needs; but
+# the console speaks to the API by the first.
 UNUSED: Final = ("httpx", "rich")
 NEEDS_CLI: Final = "This needs the command line: pip install 'imagefleet[cli]'"
 
@@ -46,7 +47,8 @@ def _load(process: str) -> None:
     Afterwards it is there again: somebody's handler may want it.
     """
     modules = vars(sys)["modules"]
-    modules.update(dict.fromkeys(UNUSED))  # None is not found
+    unused = UNUSED[1:] if process == "console" else UNUSED
+    modules.update(dict.fromkeys(unused))  # None is not found
     from imagefleet.runtime import INIT, end_at_once  # noqa: PLC0415 - it has structlog
 
     if os.getpid() == INIT:  # until the process listens to signals, the kernel would drop them
@@ -54,7 +56,7 @@ def _load(process: str) -> None:
     gc.disable()  # nearly all that an import makes is there to stay
     import_module(f"imagefleet.{process}.main")
     gc.enable()
-    for name in UNUSED:
+    for name in unused:
         del modules[name]
 
 

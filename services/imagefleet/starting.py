@@ -11,6 +11,7 @@ from imagefleet.errors import FleetError, Misconfigured
 from imagefleet.runtime import Drain, run_until_signalled
 from imagefleet.settings import (
     ApiSettings,
+    ConsoleSettings,
     MaintenanceSettings,
     WorkerSettings,
     load,
@@ -20,7 +21,7 @@ from imagefleet.telemetry.logs import configure
 
 log = structlog.get_logger()
 
-Loaded = TypeVar("Loaded", ApiSettings, WorkerSettings, MaintenanceSettings)
+Loaded = TypeVar("Loaded", ApiSettings, WorkerSettings, MaintenanceSettings, ConsoleSettings)
 
 
 def start(process: str) -> int:
@@ -56,6 +57,10 @@ def _composed(process: str) -> Callable[[Drain], Coroutine[object, object, None]
             from imagefleet.worker.main import main as worker  # noqa: PLC0415 - see above
 
             return partial(worker, _settings(WorkerSettings, process))
+        case "console":
+            from imagefleet.console.main import main as console  # noqa: PLC0415 - see above
+
+            return partial(console, _settings(ConsoleSettings, process))
         case _:
             from imagefleet.maintenance.main import main as maintenance  # noqa: PLC0415 - see above
 

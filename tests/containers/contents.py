@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tests.containers.engine import PREFIX, Engine, image_of
 
-PROCESSES: Final = ("api", "worker", "maintenance", "cli")
+PROCESSES: Final = ("api", "worker", "maintenance", "console", "cli")
+VENDORED: Final = ("htmx.org", "swagger-ui-dist", "uplot")
 WITHOUT_PILLOW: Final = ("api", "maintenance", "cli")
 TOLD: Final = "/usr/share/doc/imagefleet"
 DIST: Final = Path(__file__).parents[2] / "dist"
@@ -58,9 +59,10 @@ def told(engine: Engine, process: str) -> str:
     )
     notices = ran(engine, process, "cat", f"{TOLD}/NOTICES")
     lines = re.findall(r"^(\S+) (\S+) \| (\S.*) \| text: ", notices, re.MULTILINE)
-    assert [name for name, _, _ in lines].count("swagger-ui-dist") == 1
+    named = [name for name, _, _ in lines]
+    assert [named.count(vendored) for vendored in VENDORED] == [1] * len(VENDORED)
     ours = {name for name in packages if name[0] == PREFIX}
-    noticed = {(name, version) for name, version, _ in lines if name != "swagger-ui-dist"}
+    noticed = {(name, version) for name, version, _ in lines if name not in VENDORED}
     assert noticed == packages - ours, (process, noticed ^ (packages - ours))
 
     text = ran(engine, process, "cat", f"{TOLD}/sbom.cdx.json")
@@ -71,7 +73,7 @@ def told(engine: Engine, process: str) -> str:
     assert bill["metadata"]["component"]["name"] == PREFIX
     assert listed(bill, "pypi") == packages - ours, listed(bill, "pypi") ^ (packages - ours)
     assert listed(bill, "deb") == set(debian.items())
-    assert {name for name, _ in listed(bill, "npm")} == {"swagger-ui-dist"}
+    assert {name for name, _ in listed(bill, "npm")} == set(VENDORED)
     assert {name for name, _ in listed(bill, "generic")} == {"python"}
     if process not in WITHOUT_PILLOW:
         assert inside(engine, process, NOT_CARRIED).split() == ["False", "False"]

@@ -100,6 +100,7 @@ STARTED_ELSEWHERE: Final = {
     "api": "Serve HTTP.",
     "worker": "Work on jobs.",
     "maintenance": "Ring again, rescue, look after the fleet.",
+    "console": "Serve the operators' web pages.",
 }
 
 app = typer.Typer(

@@ -57,8 +57,17 @@ class Reply(Generic[Shown]):
 class ApiClient:
     """Speaks to one API with one key; made by `open_client`."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, *, tries: int = TRIES, key: str | None = None
+    ) -> None:
+        """Without a key of its own it has the one that the connections were opened with."""
         self._http = http
+        self._tries = tries
+        self._bears = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def bearing(self, key: str) -> "ApiClient":
+        """The same connections, with somebody else's key."""
+        return ApiClient(self._http, tries=self._tries, key=key)
 
     async def submit(
         self,
@@ -177,6 +186,21 @@ class ApiClient:
         answer = await self._answer(_Request(method, path, parameters, headers, content))
         return _document(answer.content)
 
+    async def ask_for(
+        self,
+        shape: type[Shown],
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | None] = {},
+        document: object = None,
+    ) -> Shown:
+        """The same, as the shape that it has."""
+        answer = await self.ask(method, path, parameters, document)
+        try:
+            return shape.model_validate(answer)
+        except ValidationError as error:
+            raise _unexpected(error) from error
+
     async def _upload(
         self,
         method: str,
@@ -199,10 +223,10 @@ class ApiClient:
 
     async def _answer(self, request: "_Request") -> httpx.Response:
         """Send a request, again while somebody is merely away."""
-        for tried in range(1, TRIES + 1):
-            last = tried == TRIES
+        for tried in range(1, self._tries + 1):
+            last = tried == self._tries
             try:
-                answer = await request.send(self._http)
+                answer = await request.send(self._http, self._bears)
             except httpx.TransportError as error:
                 if last or isinstance(error, httpx.UnsupportedProtocol):
                     raise self._unreachable(error) from error
@@ -235,13 +259,13 @@ class _Request:
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | Path | None = None
 
-    async def send(self, http: httpx.AsyncClient) -> httpx.Response:
+    async def send(self, http: httpx.AsyncClient, bears: Mapping[str, str]) -> httpx.Response:
         content = self.content
         return await http.request(
             self.method,
             self.path,
             params={name: value for name, value in self.parameters.items() if value is not None},
-            headers=self.headers,
+            headers={**self.headers, **bears},
             content=_chunks(content) if isinstance(content, Path) else content,
         )
 
@@ -257,15 +281,23 @@ def _new(path: str, document: object, key: str | None = None, method: str = "POS
 
 
 @asynccontextmanager
-async def open_client(url: str, key: str) -> AsyncIterator[ApiClient]:
-    """Speak to the API at this URL; nothing is asked yet."""
+async def open_client(
+    url: str,
+    key: str | None,
+    *,
+    agent: str = "imagefleet-cli",
+    tries: int = TRIES,
+    most_at_once: int = MOST_AT_ONCE,
+) -> AsyncIterator[ApiClient]:
+    """Speak to the API at this URL; nothing is asked yet. Without a key, by `bearing` others'."""
+    bears = {} if key is None else {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(
         base_url=url,
-        headers={"Authorization": f"Bearer {key}", "User-Agent": "imagefleet-cli"},
+        headers={**bears, "User-Agent": agent},
         timeout=TIMEOUT,
-        limits=httpx.Limits(max_connections=MOST_AT_ONCE),
+        limits=httpx.Limits(max_connections=most_at_once),
     ) as http:
-        yield ApiClient(http)
+        yield ApiClient(http, tries=tries)
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:

@@ -23,6 +23,7 @@ from imagefleet.settings.slices import (
     Api,
     Aws,
     Client,
+    Console,
     Database,
     Maintenance,
     Person,
@@ -41,6 +42,8 @@ __all__ = [
     "ApiSettings",
     "Aws",
     "Client",
+    "Console",
+    "ConsoleSettings",
     "Database",
     "Maintenance",
     "MaintenanceSettings",
@@ -88,6 +91,15 @@ class WorkerSettings(Process):
 class MaintenanceSettings(Process):
     maintenance: Maintenance
     retry: Retry
+    telemetry: Telemetry
+
+
+class ConsoleSettings(BaseModel):
+    """What the console needs: no job goes through it, and Postgres and AWS are not its business."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    console: Console
     telemetry: Telemetry
 
 

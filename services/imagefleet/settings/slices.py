@@ -23,6 +23,7 @@ from imagefleet.settings.values import (
     DatabaseUrl,
     File,
     Form,
+    KeysByName,
     Lanes,
     Names,
     Networks,
@@ -216,12 +217,35 @@ class Pictures(Slice):
 
 
 class Console(Slice):
-    """The operators' web pages; no process serves them yet."""
+    """The operators' web pages. Who logs in there acts by the API, with a key of their own."""
 
     host: Text = Field("127.0.0.1", validation_alias="LISTEN_HOST")
     """The address to listen on; 0.0.0.0 in a container."""
     port: Port = Field(8081, validation_alias="LISTEN_PORT")
     """The port to listen on; 0 takes any free one."""
+    api_url: WebUrl = Field("http://127.0.0.1:8080", validation_alias="IMAGEFLEET_URL")
+    """Where the API is, which is asked for everything."""
+    origin: WebUrl | None = Field(None, validation_alias="CONSOLE_ORIGIN")
+    """How a browser writes where the console is, such as https://console.example.com: nothing is
+    changed from another origin. Unset, that is http and the host that a request names."""
+    public_base_url: WebUrl | None = Field(None, validation_alias="PUBLIC_BASE_URL")
+    """The host of published images, as the API has it; unset, pages show no pictures from there."""
+    read_only: Switch = Field(default=False, validation_alias="CONSOLE_READ_ONLY")
+    """Whether nobody changes anything here, whatever their key may."""
+    idle: Seconds = _seconds(1800, 60, 86_400, "CONSOLE_IDLE_SECONDS")
+    """How long a session may be left alone before it is over."""
+    session: Seconds = _seconds(43_200, 60, 604_800, "CONSOLE_SESSION_SECONDS")
+    """How long a session lasts at most."""
+    trusted_proxies: Networks = Field((), validation_alias="TRUSTED_PROXIES")
+    """Where our own proxies are: from there, `X-Forwarded-For` says where somebody logs in from,
+    and CONSOLE_PROXY_HEADER who it is."""
+    proxy_header: Text | None = Field(None, validation_alias="CONSOLE_PROXY_HEADER")
+    """The header in which such a proxy names whom it let in, as X-Forwarded-User; unset, everybody
+    logs in with a key."""
+    proxy_keys: KeysByName = Field({}, validation_alias="CONSOLE_PROXY_KEYS")
+    """The key that each of them acts with, by the name that the header has."""
+    shutdown_grace: Seconds = _seconds(5, 0, 3600, "SHUTDOWN_GRACE_PERIOD_SECONDS")
+    """How long requests may finish after SIGTERM."""
 
 
 class Worker(Slice):

@@ -130,6 +130,11 @@ Lanes = Annotated[
     read_as(_names),
     Form(f"one or more of {', '.join(Lane)}, separated by commas"),
 ]
+KeysByName = Annotated[
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=255)], SecretStr],
+    read_as(json.loads),
+    Form('JSON such as {"alice@example.com": "if_..."}'),
+]
 Breakers = Annotated[
     dict[Annotated[str, StringConstraints(min_length=1, max_length=63)], BreakerNumbers],
     read_as(json.loads),  # its fault is a ValueError

@@ -107,8 +107,7 @@ def written(value: object) -> str:
         case timedelta():
             return f"{value.total_seconds():g}"
         case dict():
-            numbers = {name: limits.model_dump(exclude_none=True) for name, limits in value.items()}
-            return json.dumps(numbers)
+            return json.dumps({name: _written_under(inner) for name, inner in value.items()})
         case tuple():
             return ",".join(str(item) for item in value)
         case SecretStr():
@@ -117,6 +116,13 @@ def written(value: object) -> str:
             return without_password(value)
         case _:
             return str(value)
+
+
+def _written_under(value: object) -> object:
+    """What a name stands for in a variable that is JSON."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True)
+    return written(value)
 
 
 def without_password(url: str) -> str:

@@ -54,20 +54,27 @@ class ProcessMetrics(Series):
     def __init__(self) -> None:
         super().__init__()
         self._lag = self._gauge("event_loop_lag_seconds", "worst delay in the last 15 s")
-        self._settings_age = self._gauge(
-            "live_settings_age_seconds", "since live settings were last read"
-        )
 
     def watch_loop(self, lag: Callable[[], timedelta]) -> None:
         """Ask this at every scrape for how late the event loop is."""
         self._lag.set_function(lambda: lag().total_seconds())
+
+
+class LiveMetrics(ProcessMetrics):
+    """What every process tells that follows the live settings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settings_age = self._gauge(
+            "live_settings_age_seconds", "since live settings were last read"
+        )
 
     def watch_settings(self, age: Callable[[], timedelta]) -> None:
         """Ask this at every scrape for how long ago live settings were read."""
         self._settings_age.set_function(lambda: age().total_seconds())
 
 
-class AwsMetrics(ProcessMetrics):
+class AwsMetrics(LiveMetrics):
     """What every process tells that speaks to AWS, by way of `aws.calls.AwsCalls`."""
 
     def __init__(self) -> None:
@@ -157,6 +164,29 @@ class ApiMetrics(AwsMetrics):
 
 
 MAKES_IMAGES: Final = "process_image"
+
+
+class ConsoleMetrics(ProcessMetrics):
+    """The series of the console."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._method, self._route = methods(), routes()
+        self._status = Vocabulary(str(status) for status in range(100, 600))
+        http = ("method", "route", "status_code")
+        self._http_seconds = self._histogram(
+            "http_request_duration_seconds", "duration of HTTP requests", API_SECONDS, *http
+        )
+        self._sessions = self._gauge("console_sessions", "sessions that are not over")
+
+    def watch_sessions(self, count: Callable[[], int]) -> None:
+        """Ask this at every scrape for how many there are."""
+        self._sessions.set_function(count)
+
+    def answered(self, method: str, route: str | None, status: int, duration: timedelta) -> None:
+        """Count a request; a stream is none."""
+        told = (self._method(method), self._route(route), self._status(str(status)))
+        self._http_seconds.labels(*told).observe(_seconds(duration))
 
 
 class FleetMetrics(AwsMetrics):

@@ -1,0 +1,163 @@
+"""Faults: what failed for good, grouped by why; seen to by acknowledging it, or by a replay.
+
+A replay goes in three steps: a dry run tells what would become of each letter, a canary replays
+the oldest few, and when those fare well the rest follows. How the replayed jobs fare is counted on
+the page, for as long as the session remembers which they are.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from imagefleet.console.sessions import Watched
+from imagefleet.console.showing import Context, amount
+from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.jobs.shapes.jobs import Attempts, OutcomesView
+from imagefleet.jobs.shapes.letters import (
+    Acknowledged,
+    LetterGroups,
+    LetterPage,
+    LetterView,
+    ReplayAnswer,
+)
+
+SHOWN: Final = "50"
+LETTERS_SHOWN: Final = "50"
+CANARY: Final = 5
+MOST_AT_ONCE: Final = 100  # letters of one request
+MOST_AT_ALL: Final = 1000  # of one click; and as many are watched
+STEPS: Final = 24  # of the line that says when they died
+
+Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")]
+
+router = APIRouter()
+
+
+@router.get("/faults")
+async def show_faults(
+    visit: VisitHere, tenant: str = "", job_type: Annotated[str, Query(alias="type")] = ""
+) -> Response:
+    """Open letters by fault, the most frequent first."""
+
+    async def look() -> Context:
+        asked = {"limit": SHOWN, "tenant": tenant or None, "jobType": job_type or None}
+        faults = await visit.look(LetterGroups, "/v1/operator/dead-letters/groups", asked)
+        return {"groups": faults.groups, "tenant": tenant, "job_type": job_type}
+
+    return await visit.show("faults.html", look)
+
+
+@router.get("/faults/{fingerprint}")
+async def show_fault(
+    visit: VisitHere, fingerprint: Fingerprint, cursor: str | None = None
+) -> Response:
+    """One fault: its letters, and how the newest came to be one."""
+
+    async def look() -> Context:
+        asked = {"fingerprint": fingerprint}
+        groups, letters = await asyncio.gather(
+            visit.look(LetterGroups, "/v1/operator/dead-letters/groups", asked),
+            visit.look(
+                LetterPage,
+                "/v1/operator/dead-letters",
+                asked | {"limit": LETTERS_SHOWN, "cursor": cursor},
+            ),
+        )
+        group = next(iter(groups.groups), None)
+        example = None if group is None else await _example(visit, str(group.example))
+        attempts = None
+        if example is not None and example.job_id is not None:
+            attempts = await visit.glance(Attempts, f"/v1/operator/jobs/{example.job_id}/attempts")
+        return {
+            "fingerprint": fingerprint,
+            "group": group,
+            "letters": letters,
+            "example": example,
+            "attempts": attempts,
+            "died": _when(letters.letters),
+            "watched": await _watched(visit, fingerprint),
+            "canary": CANARY,
+            "most_at_all": MOST_AT_ALL,
+        }
+
+    return await visit.show("fault.html", look)
+
+
+@router.post("/faults/{fingerprint}/acknowledge")
+async def acknowledge(visit: VisitHere, fingerprint: Fingerprint) -> Response:
+    """Somebody knows, and nothing is to be done."""
+    answer = await visit.order(
+        Acknowledged,
+        "POST",
+        "/v1/operator/dead-letters:acknowledge",
+        document={"filter": {"fingerprint": fingerprint}, "note": visit.form.one("note")},
+    )
+    more = " There are more of them: acknowledge again." if answer.more else ""
+    return visit.done(f"{amount(answer.acknowledged)} letters are acknowledged.{more}", "/faults")
+
+
+@router.post("/faults/{fingerprint}/rehearse")
+async def rehearse(visit: VisitHere, fingerprint: Fingerprint) -> Response:
+    """What would become of the first letters; nothing is done."""
+    answer = await _replay(visit, fingerprint, MOST_AT_ONCE, dry_run=True)
+    told = Counter(letter.outcome.value for letter in answer.replays)
+    more = answer.next_cursor is not None and len(answer.replays) == MOST_AT_ONCE
+    return visit.part(
+        "fault_rehearsed.html", "rehearsed", {"told": told.most_common(), "more": more}
+    )
+
+
+@router.post("/faults/{fingerprint}/replay")
+async def replay(visit: VisitHere, fingerprint: Fingerprint) -> Response:
+    """Run some of them again as new jobs, the oldest first."""
+    left = CANARY if visit.form.one("how") == "canary" else MOST_AT_ALL
+    told: Counter[str] = Counter()
+    made: list[str] = []
+    while left > 0:
+        answer = await _replay(visit, fingerprint, min(left, MOST_AT_ONCE), dry_run=False)
+        told.update(letter.outcome.value for letter in answer.replays)
+        made += [str(letter.replayed_as) for letter in answer.replays if letter.replayed_as]
+        left -= MOST_AT_ONCE
+        if len(answer.replays) < MOST_AT_ONCE:
+            break
+    visit.session.watch(fingerprint, Watched(tuple(made[:MOST_AT_ALL])))
+    said = ", ".join(f"{amount(count)} {name.replace('_', ' ')}" for name, count in told.items())
+    return visit.done(f"Of these letters: {said or 'none was open any more'}.")
+
+
+async def _replay(visit: Visit, fingerprint: str, limit: int, *, dry_run: bool) -> ReplayAnswer:
+    asked = {
+        "filter": {"fingerprint": fingerprint},
+        "limit": limit,
+        "reason": visit.form.one("reason") or "tried out in the console",
+        "dryRun": dry_run,
+    }
+    path = "/v1/operator/dead-letters:replay"
+    return await visit.order(ReplayAnswer, "POST", path, document=asked)
+
+
+async def _example(visit: Visit, letter_id: str) -> LetterView | None:
+    return await visit.look(LetterView, f"/v1/operator/dead-letters/{letter_id}")
+
+
+async def _watched(visit: Visit, fingerprint: str) -> Context | None:
+    """How those fare that this session replayed."""
+    watched = visit.session.watched.get(fingerprint)
+    if watched is None or not watched.job_ids:
+        return None
+    asked = {"jobIds": list(watched.job_ids)}
+    outcomes = await visit.order(OutcomesView, "POST", "/v1/operator/jobs:outcomes", document=asked)
+    return {"jobs": watched.job_ids, "outcomes": outcomes}
+
+
+def _when(letters: list[LetterView]) -> list[int]:
+    """How many of these died in each of equal spans, from the first to the last."""
+    moments = [letter.died_at.timestamp() for letter in letters]
+    if not moments[1:]:
+        return []
+    first, length = min(moments), max(max(moments) - min(moments), 1.0)
+    steps = Counter(min(STEPS - 1, int((at - first) / length * STEPS)) for at in moments)
+    return [steps[step] for step in range(STEPS)]

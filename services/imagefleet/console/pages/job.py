@@ -1,0 +1,138 @@
+"""One job: why it is where it is, how it came there, and what may be done about it."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from imagefleet.console.showing import Context, Trouble
+from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.jobs.model import TERMINAL, JobState
+from imagefleet.jobs.shapes.jobs import (
+    Attempts,
+    AttemptView,
+    ExplanationView,
+    OrderedJob,
+    OverseenJobPage,
+    RetryNow,
+    WholeJob,
+)
+from imagefleet.jobs.shapes.letters import LetterView
+
+NEIGHBOURS: Final = "20"
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A moment of a job's life."""
+
+    kind: Literal["ok", "warn", "bad", "run", ""]
+    at: datetime | None
+    what: str
+    attempt: AttemptView | None = None
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(visit: VisitHere, job_id: UUID) -> Response:
+    """Everything about it."""
+
+    async def look() -> Context:
+        path = f"/v1/operator/jobs/{job_id}"
+        job, attempts, explained = await asyncio.gather(
+            visit.look(WholeJob, path),
+            visit.glance(Attempts, f"{path}/attempts"),
+            visit.glance(ExplanationView, f"{path}/explain"),
+        )
+        return {
+            "job": job,
+            "over": job.status in TERMINAL,
+            "attempts": attempts,
+            "explained": explained,
+            "steps": [*_steps(job, attempts)],
+            "neighbours": await _neighbours(visit, job),
+            "letter": await _letter(visit, job),
+        }
+
+    return await visit.show("job.html", look)
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(visit: VisitHere, job_id: UUID) -> Response:
+    """End it without a dead letter."""
+    return await _end(visit, job_id, "cancel", "It is being cancelled.")
+
+
+@router.post("/jobs/{job_id}/fail")
+async def fail(visit: VisitHere, job_id: UUID) -> Response:
+    """End it with a dead letter."""
+    return await _end(visit, job_id, "fail", "It is being failed, and leaves a dead letter.")
+
+
+@router.post("/jobs/{job_id}/retry-now")
+async def retry_now(visit: VisitHere, job_id: UUID) -> Response:
+    """Make it due."""
+    why = {"reason": visit.form.one("reason") or None}
+    rung = await visit.order(RetryNow, "POST", f"/v1/operator/jobs/{job_id}/retry-now", why)
+    if not rung.rung:
+        return visit.done(f"It was not waiting: it is {rung.status.replace('_', ' ')}.")
+    return visit.done("It is due now, and was announced.")
+
+
+async def _end(visit: Visit, job_id: UUID, how: str, sentence: str) -> Response:
+    path = f"/v1/operator/jobs/{job_id}/{how}"
+    ordered = await visit.order(
+        OrderedJob, "POST", path, document={"reason": visit.form.one("reason")}
+    )
+    return visit.done("It was over already." if ordered.job_id == job_id else sentence)
+
+
+async def _neighbours(visit: Visit, job: WholeJob) -> OverseenJobPage | Trouble | None:
+    if job.target is None:
+        return None
+    asked = {"target": job.target, "tenant": job.tenant, "limit": NEIGHBOURS}
+    return await visit.glance(OverseenJobPage, "/v1/operator/jobs", asked)
+
+
+async def _letter(visit: Visit, job: WholeJob) -> LetterView | None:
+    """What it left, if it failed; a job that was stopped leaves nothing."""
+    if job.status is not JobState.FAILED:
+        return None
+    letter = await visit.glance(LetterView, f"/v1/operator/dead-letters/{job.job_id}")
+    return None if isinstance(letter, Trouble) else letter
+
+
+def _steps(job: WholeJob, attempts: Attempts | Trouble) -> Iterator[Step]:
+    """From submit to the end, as far as it is."""
+    yield Step(kind="ok", at=job.created_at, what=f"Submitted by {job.created_by}")
+    if job.run_at > job.created_at and isinstance(attempts, Attempts) and not attempts.attempts:
+        yield Step(kind="", at=job.run_at, what="Due")
+    for attempt in attempts.attempts if isinstance(attempts, Attempts) else ():
+        what = f"Attempt by claim {attempt.claim_no}: {attempt.outcome.replace('_', ' ')}"
+        yield Step(kind=_kind(attempt), at=attempt.claimed_at, what=what, attempt=attempt)
+    if job.cancel_requested_at:
+        what = f"Asked to stop: {job.cancel_detail or job.cancel_code}"
+        yield Step(kind="warn", at=job.cancel_requested_at, what=what)
+    match job.status:
+        case JobState.PROCESSING:
+            what = f"Claim {job.claim_no} works on it"
+            yield Step(kind="run", at=job.claimed_at, what=what)
+        case JobState.COMPLETED:
+            yield Step(kind="ok", at=job.finished_at, what=f"Completed: {job.result_reason}")
+        case JobState.FAILED:
+            yield Step(kind="bad", at=job.finished_at, what=f"Failed: {job.failure_code}")
+        case JobState.FAILED_RETRYABLE:
+            yield Step(kind="", at=job.ring_due_at or job.run_at, what="To be tried again")
+        case JobState.QUEUED:
+            yield Step(kind="", at=job.ring_due_at or job.run_at, what="Waits for its turn")
+
+
+def _kind(attempt: AttemptView) -> Any:  # noqa: ANN401 - one of those that a step has
+    kinds = {"completed": "ok", "failed": "bad", "exhausted": "bad", "released": ""}
+    return kinds.get(attempt.outcome, "warn")

@@ -1,0 +1,108 @@
+"""A console as it is deployed, with its own `main`, before an API as it is deployed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+import httpx
+import pytest
+
+from imagefleet.console.main import Listener, main
+from imagefleet.runtime import Drain
+from imagefleet.settings import Console, ConsoleSettings, Telemetry
+from tests.support.api import UNUSED, Running
+from tests.support.fixtures import (
+    acme,
+    applied,
+    aws_credentials,
+    emulator,
+    operating,
+    originals,
+    rival,
+    running,
+    secrets,
+    serve,
+)
+
+__all__ = [
+    "acme",
+    "applied",
+    "aws_credentials",
+    "emulator",
+    "operating",
+    "originals",
+    "rival",
+    "running",
+    "secrets",
+    "serve",
+]
+
+
+@dataclass
+class Opened:
+    """A console process, and visitors of it."""
+
+    listener: Listener
+    drain: Drain
+    api: Running
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.port}"
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What a browser says of a form of ours."""
+        return {"Origin": self.url}
+
+    def visitor(self, **headers: str) -> httpx.AsyncClient:
+        """Somebody with a browser, and nothing else."""
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, verify=UNUSED)
+
+    @asynccontextmanager
+    async def logged_in(
+        self, who: str = "operator", **form: str
+    ) -> AsyncIterator[httpx.AsyncClient]:
+        """Somebody who has logged in with the key of this name."""
+        async with self.visitor() as visitor:
+            key = {"key": self.api.secrets[who]}
+            answer = await visitor.post("/login", data=key | form, headers=self.origin)
+            assert answer.status_code == 303, answer.text
+            yield visitor
+
+
+class Opening(Protocol):
+    """What the fixture `opening` gives: a console with these differences from the usual."""
+
+    def __call__(self, api: Running, **settings: object) -> AbstractAsyncContextManager[Opened]: ...
+
+
+@pytest.fixture
+def opening() -> Opening:
+    @asynccontextmanager
+    async def open_console(api: Running, **settings: object) -> AsyncIterator[Opened]:
+        given = {"port": 0, "api_url": api.url, "shutdown_grace": timedelta(seconds=2)} | settings
+        configured = ConsoleSettings(
+            console=Console.model_validate(given), telemetry=Telemetry(health_port=0)
+        )
+        drain = Drain()
+        listening: asyncio.Future[Listener] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as group:
+            process = group.create_task(main(configured, drain, listening=listening.set_result))
+            process.add_done_callback(lambda _: listening.cancel())
+            listener = await listening
+            try:
+                yield Opened(listener, drain, api)
+            finally:
+                drain.request("the test is over")
+
+    return open_console
+
+
+@pytest.fixture
+async def console(opening: Opening, running: Running) -> AsyncIterator[Opened]:
+    async with opening(running) as console:
+        yield console
