@@ -142,13 +142,13 @@ audit: $(READY) ## Ask a vulnerability database about every locked package; fail
 pin: $(READY) ## Pin images and actions by digest, those that can be fetched; fails and says so where one cannot
 	@$(BIN)/python .ci/pin.py $(ARGS)
 
-vendor: $(READY) ## Fetch the files of Swagger UI that lie in the package, as they are pinned (needs npm; ARGS="--version 5.36.0" pins another)
+vendor: $(READY) ## Fetch the files of others that pages load, as they are pinned (needs npm; ARGS="--package uplot --version 1.6.33" pins another)
 	@$(BIN)/python .ci/vendor.py $(ARGS)
 
 # The base may be any Debian with Python 3.11 or newer: PYTHON_IMAGE=python:3.12-slim
 PYTHON_IMAGE ?= python:3.13-slim
 ENGINE ?= docker
-TARGETS := api worker maintenance cli
+TARGETS := api worker maintenance console cli
 
 TOLD := /usr/share/doc/imagefleet
 
@@ -182,7 +182,7 @@ DEMO_KEY := run --rm --quiet-pull cli keys create --tenant demo --name me --scop
 
 localstack-up: $(READY) ## The fleet on LocalStack, in containers: build, start, wait until it is healthy, print an API key
 	@$(COMPOSE) up --build --detach --wait
-	@echo "api at http://127.0.0.1:8080, published images at http://127.0.0.1:8082; a key:"
+	@echo "api at http://127.0.0.1:8080, console at http://127.0.0.1:8081, published images at http://127.0.0.1:8082; a key:"
 	@echo "export IMAGEFLEET_KEY=$$($(COMPOSE) $(DEMO_KEY))"
 
 localstack-down: ## Stop it and forget everything

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from imagefleet.console.main import Listener, main
+from imagefleet.console.sessions import Session, Sessions
 from imagefleet.runtime import Drain
 from imagefleet.settings import Console, ConsoleSettings, Telemetry
 from tests.support.api import UNUSED, Running
@@ -52,6 +53,22 @@ class Opened:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.listener.port}"
+
+    @property
+    def sessions(self) -> Sessions:
+        """Who is logged in."""
+        return self.listener._sessions
+
+    @property
+    def session_or_none(self) -> Session | None:
+        """Who logged in first and is not out yet."""
+        return next(iter(self.sessions._sessions.values()), None)
+
+    @property
+    def session(self) -> Session:
+        session = self.session_or_none
+        assert session is not None
+        return session
 
     @property
     def origin(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Final
 from imagefleet.jobs.lifecycle import Completed, Failed, Retry
 from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.store.database import Connection
-from tests.support.api import ACME, RIVAL, Running
+from tests.support.api import ACME, RIVAL
 from tests.support.factories import a_job, a_submission, open_breaker, settle_job
 
 CORRUPT: Final = "The image cannot be decoded: premature end of a JPEG file."

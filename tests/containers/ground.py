@@ -47,7 +47,7 @@ async def embedded() -> AsyncIterator[Ground]:
     with stack_folder() as folder:
         state = StateFolder(Path(folder) / "state")
         with state.held():
-            stack = Stack(state, Ports(api=0, edge=0), _say)
+            stack = Stack(state, Ports(api=0, console=0, edge=0), _say)
             await stack.start()
             try:
                 yield Ground(

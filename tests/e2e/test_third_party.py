@@ -103,7 +103,7 @@ def begin(installed: Environment, folder: Path) -> subprocess.Popen[bytes]:
             [
                 *(installed.command, "up", "--workers", "1"),
                 *("--state-dir", folder / "state", "--ready-file", folder / "ready.json"),
-                *("--api-port", "0", "--edge-port", "0"),
+                *("--api-port", "0", "--console-port", "0", "--edge-port", "0"),
             ],
             cwd=folder,
             stdin=subprocess.DEVNULL,

@@ -23,7 +23,13 @@ from imagefleet.embedded.processes import environment_of
 from imagefleet.embedded.stack import Stack
 from imagefleet.errors import Misconfigured
 from imagefleet.runtime import Drain, supervise
-from imagefleet.settings import ApiSettings, MaintenanceSettings, WorkerSettings, load
+from imagefleet.settings import (
+    ApiSettings,
+    ConsoleSettings,
+    MaintenanceSettings,
+    WorkerSettings,
+    load,
+)
 from imagefleet.store.database import connect
 from imagefleet.store.fleet.keys import find_key
 from imagefleet.store.schema.roles import ROLES
@@ -178,6 +184,12 @@ async def test_every_process_finds_what_it_needs_and_nothing_else(
         others = [url for role, url in facts.database_urls.items() if role != name]
         shared = [value for value in given.values() if value in others]
         assert shared == ([facts.database_urls["operator"]] if name == "api" else [])
+
+    api = "http://127.0.0.1:4321"
+    given = environment_of("console", facts, health_port=1234, port=4322, api_url=api)
+    assert api == load(ConsoleSettings, given).console.api_url
+    assert {*given.values()}.isdisjoint({*facts.database_urls.values(), *facts.topology.values()})
+    assert not [name for name in given if name.startswith("AWS_ENDPOINT")]
 
 
 async def test_a_wiped_emulator_and_a_wiped_database_are_made_again(place: Path) -> None:

@@ -28,7 +28,7 @@ PATIENCE: Final = 50.0  # seconds; two cores, and other tests use them as well
 ROOT: Final = Path(__file__).parents[2]
 LONG: Final = 150  # seconds for a test that starts the stack twice
 
-OFFSPRING = ("api", "worker-1", "maintenance")
+OFFSPRING = ("console", "api", "worker-1", "maintenance")
 
 
 @pytest.fixture
@@ -105,7 +105,18 @@ async def imagefleet(
 
 
 def up(place: Path, *more: str | Path) -> tuple[str | Path, ...]:
-    return ("up", "--state-dir", place / "state", "--api-port", "0", "--edge-port", "0", *more)
+    return (
+        "up",
+        "--state-dir",
+        place / "state",
+        "--api-port",
+        "0",
+        "--console-port",
+        "0",
+        "--edge-port",
+        "0",
+        *more,
+    )
 
 
 async def ready(command: Command, path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from imagefleet.__main__ import PROCESSES
 from imagefleet.settings import (
     ApiSettings,
     Aws,
+    ConsoleSettings,
     Database,
     MaintenanceSettings,
     Roles,
@@ -31,6 +32,7 @@ SETTINGS: Final[dict[str, type[BaseModel]]] = {
     "api": ApiSettings,
     "worker": WorkerSettings,
     "maintenance": MaintenanceSettings,
+    "console": ConsoleSettings,
 }
 OF_THE_SDK: Final = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 # What the bootstrap writes, as it would.
@@ -100,7 +102,7 @@ def test_every_process_is_a_target_without_a_shell(process: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "service", ["api", "worker", "maintenance", "edge", "bootstrap", "migrate"]
+    "service", ["api", "worker", "maintenance", "console", "edge", "bootstrap", "migrate"]
 )
 def test_nothing_of_ours_has_more_rights_than_it_needs(service: str) -> None:
     strict = SERVICES[service]

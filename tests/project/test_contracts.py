@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "aws", "api", "cli", "console", "embedded", "imaging", "jobs", "maintenance", "store",
+    "aws", "api", "cli", "client", "console", "embedded", "imaging", "jobs", "maintenance", "store",
     "telemetry", "worker", "worker/isolation",
 )  # fmt: skip
 MODULES = ("__main__", "errors", "runtime", "settings", "worker/isolation/zygote")
@@ -19,6 +19,7 @@ MODULES = ("__main__", "errors", "runtime", "settings", "worker/isolation/zygote
 KEPT = {
     "aws/queue.py": "import aioboto3",
     "api/main.py": "import imagefleet.store.jobs.claims\nimport imagefleet.imaging.sniff",
+    "console/now.py": "import imagefleet.client.api",
     "embedded/stack.py": "import boto3\nimport imagefleet.api.main",
     "imaging/render.py": "from PIL import Image",
     "imaging/sniff.py": "import imagefleet.jobs",
@@ -45,6 +46,8 @@ VIOLATIONS = [
     ("worker/attempt.py", "import PIL.Image", "Pillow only in imaging"),
     ("api/producers/images.py", "import imagefleet.imaging.render", "Only the worker loads Pillow"),
     ("maintenance/sweeper.py", "import imagefleet.imaging.render", "Only the worker loads Pillow"),
+    ("console/now.py", "import imagefleet.store.database", "The console knows the API alone"),
+    ("console/now.py", "import imagefleet.api.main", "The console knows the API alone"),
     ("worker/attempt.py", "import imagefleet.worker.lease", "The worker reads downwards"),
     ("worker/messages.py", "import imagefleet.worker.attempt", "The worker reads downwards"),
     ("worker/messages.py", "import imagefleet.worker.lease", "The worker reads downwards"),

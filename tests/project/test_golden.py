@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from imagefleet.telemetry.maintenance import MaintenanceMetrics
-from imagefleet.telemetry.metrics import ApiMetrics, WorkerMetrics
+from imagefleet.telemetry.metrics import ApiMetrics, ConsoleMetrics, WorkerMetrics
 from imagefleet.telemetry.series import SampledSeries, Series
 from tests.support.api import documents_of, of_nobody
 from tests.support.golden import Golden
@@ -39,6 +39,7 @@ def test_the_documents_of_the_api(golden: Golden, address: str, name: str) -> No
 def test_every_series_of_every_process(golden: Golden) -> None:
     processes = {
         "api": ApiMetrics(),
+        "console": ConsoleMetrics(),
         "maintenance": MaintenanceMetrics(()),
         "worker": WorkerMetrics(()),
     }

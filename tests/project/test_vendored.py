@@ -18,8 +18,13 @@ import pytest
 from tests.support.wheels import ROOT, build_wheel
 
 SCRIPT: Final = ROOT / ".ci" / "vendor.py"
-FOLDER: Final = ROOT / "services" / "imagefleet" / "api" / "public" / "swagger-ui"
-IN_WHEEL: Final = "imagefleet/api/public"
+PACKAGE: Final = ROOT / "services" / "imagefleet"
+FOLDER: Final = PACKAGE / "api" / "public" / "swagger-ui"
+OURS: Final = (
+    FOLDER.with_name("docs"),
+    PACKAGE / "console" / "static",
+    PACKAGE / "console" / "templates",
+)
 NPM: Final = """#!/bin/sh
 while [ $# -gt 1 ]; do shift; done
 cp "$ARCHIVE" "$1/others.tgz"
@@ -49,6 +54,16 @@ def test_what_lies_there_is_the_version_that_is_named(vendor: ModuleType) -> Non
     bundle = (FOLDER / "swagger-ui-bundle.js").read_text(encoding="utf-8")
     assert f'"{pin["version"]}"' in bundle or f"'{pin['version']}'" in bundle
     assert {"LICENSE", "NOTICE"} <= set(pin["files"])
+
+
+def test_whatever_lies_in_the_package_lies_there_with_its_licence(vendor: ModuleType) -> None:
+    pins = {path.parent for path in PACKAGE.rglob("vendored.json")}
+
+    assert pins == set(vendor.FOLDERS.values())
+    for folder in pins:
+        pin = json.loads((folder / "vendored.json").read_text(encoding="utf-8"))
+        assert vendor.FOLDERS[pin["package"]] == folder
+        assert "LICENSE" in pin["files"]
 
 
 def test_a_file_that_is_changed_or_missing_or_new_is_told(
@@ -94,7 +109,7 @@ def test_a_wheel_has_the_pages_and_all_that_they_load(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_wheel(ROOT, tmp_path)) as wheel:
         packed = {name: wheel.read(name) for name in wheel.namelist()}
 
-    for folder in (FOLDER, FOLDER.with_name("docs")):
-        for file in folder.iterdir():
-            assert packed[f"{IN_WHEEL}/{folder.name}/{file.name}"] == file.read_bytes()
+    for folder in (FOLDER, *OURS):
+        for file in (each for each in folder.rglob("*") if each.is_file()):
+            assert packed[file.relative_to(PACKAGE.parent).as_posix()] == file.read_bytes()
     assert "imagefleet/api/http/examples.json" in packed

@@ -17,6 +17,7 @@ from imagefleet.settings import (
     ApiSettings,
     Aws,
     Client,
+    ConsoleSettings,
     Database,
     Maintenance,
     MaintenanceSettings,
@@ -63,7 +64,9 @@ def faults(settings: type[BaseModel], environment: dict[str, str]) -> list[str]:
 # What is accepted.
 
 
-@pytest.mark.parametrize("settings", [ApiSettings, WorkerSettings, MaintenanceSettings])
+@pytest.mark.parametrize(
+    "settings", [ApiSettings, WorkerSettings, MaintenanceSettings, ConsoleSettings]
+)
 def test_every_process_starts_from_what_must_be_set(settings: type[BaseModel]) -> None:
     assert isinstance(load(settings, EVERYTHING), settings)
 

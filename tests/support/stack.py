@@ -271,7 +271,7 @@ def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subproces
                 *("--state-dir", str(folder / "state")),
                 *("--ready-file", str(folder / "ready.json")),
                 *("--workers", str(workers)),
-                *("--api-port", "0", "--edge-port", "0"),
+                *("--api-port", "0", "--console-port", "0", "--edge-port", "0"),
             ],
             stdin=subprocess.DEVNULL,
             stdout=said,

@@ -35,6 +35,10 @@ from imagefleet.errors import FleetError, Misconfigured
 
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")]
+ConsolePort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Of operators' pages. 0: any free one.")
+]
+Opens = Annotated[bool, typer.Option("--open", help="Show the console in this machine's browser.")]
 EdgePort = Annotated[
     int, typer.Option(min=0, max=65535, help="Of published addresses. 0: any free one.")
 ]
@@ -53,24 +57,27 @@ def up(
     state_dir: StateDir = Path(".imagefleet"),
     workers: Workers = 1,
     api_port: Port = 8080,
+    console_port: ConsolePort = 8081,
     edge_port: EdgePort = 8082,
     postgres_port: Port = 0,
     aws_port: AwsPort = 0,
     ready_file: ReadyFile = None,
     demo: Demo = 0,
     exit_after: ExitAfter = False,
+    opens: Opens = False,
     as_json: Json = False,
 ) -> None:
     """Run everything on this machine, in this terminal: no Docker, no account.
 
-    Postgres, an AWS emulator, the API, workers and maintenance. A process that dies is started
-    again. Ctrl-C ends them in order and loses nothing; a second one ends them at once.
+    Postgres, an AWS emulator, the API, workers, maintenance and the console. A process that dies is
+    started again. Ctrl-C ends them in order and loses nothing; a second one ends them at once.
 
     For example:
 
         imagefleet up
         imagefleet up --workers 3 --demo 20
-        imagefleet up --api-port 0 --edge-port 0 --demo 4 --exit --json
+        imagefleet up --open
+        imagefleet up --api-port 0 --console-port 0 --edge-port 0 --demo 4 --exit --json
     """
     begun = time.monotonic()
     # Imported here: every other verb would wait for it.
@@ -79,12 +86,19 @@ def up(
 
     wishes = embedded.Wishes(
         state=state_dir,
-        ports=machine.Ports(api=api_port, edge=edge_port, postgres=postgres_port, aws=aws_port),
+        ports=machine.Ports(
+            api=api_port,
+            console=console_port,
+            edge=edge_port,
+            postgres=postgres_port,
+            aws=aws_port,
+        ),
         workers=workers,
         ready_file=ready_file,
         demo=demo,
         exit_after=exit_after,
         as_json=as_json,
+        opens=opens,
     )
     raise typer.Exit(embedded.up(wishes, begun=begun))
 

@@ -133,6 +133,7 @@ class Ports:
     """Where to listen; 0 is any free port."""
 
     api: int = 8080
+    console: int = 8081
     edge: int = 8082
     postgres: int = 0
     aws: int = 0

@@ -18,11 +18,17 @@ from imagefleet.embedded.supervisor import Keeper, Program
 from imagefleet.errors import Misconfigured, Unavailable
 from imagefleet.telemetry.health import LONGEST_STAY
 
+CONSOLE_GRACE: Final = 2  # seconds; a page is there sooner, and streams end at once
 API_GRACE: Final = 10  # seconds; the longest poll of a job's state ends at once
 WORKER_GRACE: Final = 20  # an image takes less; what is left is given back and goes on next time
 RECEIVE_WAIT: Final = 1  # seconds that a drain waits for the receive on its way
 
-GRACES: Final = {"api": API_GRACE, "worker": WORKER_GRACE, "maintenance": WORKER_GRACE}
+GRACES: Final = {
+    "console": CONSOLE_GRACE,
+    "api": API_GRACE,
+    "worker": WORKER_GRACE,
+    "maintenance": WORKER_GRACE,
+}
 # Seconds a process has beyond its own grace: to close what it opened, and for its last scrape.
 MARGIN: Final = 5 + LONGEST_STAY.total_seconds()
 READY_WITHIN: Final = 60.0  # seconds
@@ -44,22 +50,28 @@ class Facts:
 
 
 class Processes:
-    """The api, some workers and maintenance; each has the same ports for as long as this lives."""
+    """The console, the api, workers and maintenance; each keeps its ports as long as this lives."""
 
-    def __init__(self, *, workers: int, api_port: int) -> None:
+    def __init__(self, *, workers: int, api_port: int, console_port: int) -> None:
         self._stages = [
+            ["console"],
             ["api"],
             [f"worker-{number}" for number in range(1, workers + 1)],
             ["maintenance"],
         ]
-        self._api_port = api_port
+        self._ports = {"api": api_port, "console": console_port}
         names = [name for stage in self._stages for name in stage]
         self._health_ports = {name: free_port() for name in names}
 
     @property
     def api_url(self) -> str:
         """Where the API is."""
-        return f"http://{HOST}:{self._api_port}"
+        return f"http://{HOST}:{self._ports['api']}"
+
+    @property
+    def console_url(self) -> str:
+        """Where the operators' pages are."""
+        return f"http://{HOST}:{self._ports['console']}"
 
     @property
     def health_urls(self) -> dict[str, str]:
@@ -67,7 +79,7 @@ class Processes:
         return {name: f"http://{HOST}:{port}" for name, port in self._health_ports.items()}
 
     def programs(self, facts: Facts) -> list[list[Program]]:
-        """In stages, in the order of their end: who takes work in, who does it, who looks after."""
+        """In stages, in the order of their end: who asks, takes work in, does it, looks after it."""
         return [[self._program(name, facts) for name in stage] for stage in self._stages]
 
     def _program(self, name: str, facts: Facts) -> Program:
@@ -76,7 +88,11 @@ class Processes:
             name=name,
             command=[sys.executable, "-m", "imagefleet", process],
             environment=environment_of(
-                process, facts, health_port=self._health_ports[name], port=self._api_port
+                process,
+                facts,
+                health_port=self._health_ports[name],
+                port=self._ports.get(process, 0),
+                api_url=self.api_url,
             ),
             grace=timedelta(seconds=GRACES[process] + MARGIN),
         )
@@ -115,17 +131,25 @@ async def _unready(http: httpx.AsyncClient, url: str) -> str | None:
 
 
 def environment_of(
-    process: str, facts: Facts, *, health_port: int, port: int = 0
+    process: str, facts: Facts, *, health_port: int, port: int = 0, api_url: str = ""
 ) -> dict[str, str]:
-    """The variables of the api, a worker or maintenance."""
+    """The variables of a process; the console is told nothing of Postgres and AWS."""
+    listens = {"LISTEN_HOST": HOST, "LISTEN_PORT": str(port)}
+    reaches = {**facts.aws, **facts.topology}
     own: dict[str, str]
     match process:
+        case "console":
+            reaches = {"IMAGEFLEET_URL": api_url}
+            own = {
+                **listens,
+                "PUBLIC_BASE_URL": facts.public_base_url,
+                "SHUTDOWN_GRACE_PERIOD_SECONDS": str(CONSOLE_GRACE),
+            }
         case "api":
             own = {
+                **listens,
                 "OPERATOR_DATABASE_URL": facts.database_urls["operator"],
                 "PUBLIC_BASE_URL": facts.public_base_url,
-                "LISTEN_HOST": HOST,
-                "LISTEN_PORT": str(port),
                 "SHUTDOWN_GRACE_PERIOD_SECONDS": str(API_GRACE),
             }
         case "worker":
@@ -135,11 +159,11 @@ def environment_of(
             }
         case _:
             own = {}
+    if process in facts.database_urls:
+        own["DATABASE_URL"] = facts.database_urls[process]
     return {
         **base_environment(),
-        **facts.aws,
-        **facts.topology,
-        "DATABASE_URL": facts.database_urls[process],
+        **reaches,
         "HEALTH_LISTEN_HOST": HOST,
         "HEALTH_LISTEN_PORT": str(health_port),
         **own,

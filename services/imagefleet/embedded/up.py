@@ -10,6 +10,7 @@ of processes repeat what strangers sent them: nothing of that steers the termina
 
 import sys
 import time
+import webbrowser
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +33,7 @@ from imagefleet.embedded.processes import Facts, Processes
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.supervisor import Supervisor
 from imagefleet.errors import FleetError
-from imagefleet.runtime import Drain, run_until_signalled, supervise, unless
+from imagefleet.runtime import Drain, in_thread, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure
 from imagefleet.telemetry.plain import plain
 
@@ -51,6 +52,8 @@ class Wishes:
     demo: int = 0
     exit_after: bool = False
     as_json: bool = False
+    opens: bool = False
+    """Show the console in this machine's browser once it is there."""
 
 
 def up(wishes: Wishes, *, begun: float | None = None) -> int:
@@ -100,7 +103,9 @@ class Up:
         self._begun = begun
         self._terminal = Terminal()
         self._stack = Stack(state, ports, self._terminal.say)
-        self._processes = Processes(workers=wishes.workers, api_port=ports.api)
+        self._processes = Processes(
+            workers=wishes.workers, api_port=ports.api, console_port=ports.console
+        )
         self._supervisor: Supervisor | None = None
         self._ready = False
         self._ready_files = {state.ready_file, (wishes.ready_file or state.ready_file).absolute()}
@@ -167,6 +172,8 @@ class Up:
             _print_json({"ready_seconds": round(ready_after, 2)})
         if self._wishes.exit_after or drain.requested:
             return
+        if self._wishes.opens:
+            await in_thread(lambda: webbrowser.open(self._processes.console_url))
         key_file = self._state.key_file("api-key")
         for line in what_to_try(self._stack.facts, self._processes, key_file):
             self._terminal.say(line)
@@ -242,7 +249,7 @@ def ready_document(
     """Everything that a program needs to use this stack, secrets included."""
     return {
         "api_url": processes.api_url,
-        "console_url": None,
+        "console_url": processes.console_url,
         "public_base_url": facts.public_base_url,
         "metrics_urls": {name: f"{url}/metrics" for name, url in processes.health_urls.items()},
         "api_key": keys["api-key"],
@@ -268,8 +275,10 @@ def _named(topology: Mapping[str, str], kind: str) -> dict[str, str]:
 
 def what_to_try(facts: Facts, processes: Processes, key_file: Path) -> list[str]:
     """Lines for somebody at the terminal."""
+    operator_key = key_file.with_name("operator-key")
     return [
         f"API          {processes.api_url}",
+        f"console      {processes.console_url}, log in with the key in {operator_key}",
         f"images       {facts.public_base_url}",
         *(f"{name:<12} {url}/metrics" for name, url in processes.health_urls.items()),
         f"keys         {key_file} (submit, read), operator-key beside it (all scopes)",
@@ -293,6 +302,7 @@ def _free(wished: Ports) -> Ports:
     return replace(
         wished,
         api=chosen(wished.api, what="the API", option="--api-port"),
+        console=chosen(wished.console, what="the console", option="--console-port"),
         edge=chosen(wished.edge, what="the published addresses", option="--edge-port"),
         postgres=wished.postgres
         and chosen(wished.postgres, what="Postgres", option="--postgres-port"),

@@ -145,8 +145,8 @@ BROKEN: Final[list[tuple[Check, Change, str]]] = [
     ),
     (
         agreements.images_are_built,
-        put(FAST, f"{CONTAINER}.image", "somewhere/imagefleet-console:1"),
-        "has no target console",
+        put(FAST, f"{CONTAINER}.image", "somewhere/imagefleet-edge:1"),
+        "has no target edge",
     ),
     (
         agreements.rights_are_least,
