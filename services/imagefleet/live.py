@@ -115,7 +115,7 @@ class Live:
         if len(rows.settings) >= MOST_SETTINGS or len(rows.limits) >= MOST_LIMITS:
             log.warning("settings.too_many", settings=len(rows.settings), limits=len(rows.limits))
         _tell("setting.changed", before.turned, self.now.turned, first=first)
-        limits = [_by_name(one.tenant_limits) for one in (before, self.now)]
+        limits = [_by_name(overlay.tenant_limits) for overlay in (before, self.now)]
         _tell("limit.changed", *limits, first=first)
         for watcher in self._watchers:
             watcher(self.now)

@@ -26,7 +26,7 @@ from PIL import Image
 
 from imagefleet.imaging.encoding import ENCODERS
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes.files import recipes_in_force
 from imagefleet.imaging.sizes import Size, levels
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.client import Renderer

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 
 from imagefleet.cli.output import ExitCode
-from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes.files import SHIPPED, recipes_in_force
 from tests.cli.conftest import Cli
 from tests.support.api import Serve
 from tests.support.images import damaged, quadrants, saved

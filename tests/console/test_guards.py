@@ -1,6 +1,5 @@
 """What is refused before any page is asked, and what is said of every answer."""
 
-import re
 from collections.abc import Mapping
 from typing import Final
 

@@ -45,7 +45,7 @@ WITHOUT_PILLOW = """
 import sys
 sys.modules["PIL"] = None
 import imagefleet.imaging
-import imagefleet.imaging.recipe_files
+import imagefleet.imaging.recipes.files
 import imagefleet.imaging.recipes
 import imagefleet.imaging.limits
 import imagefleet.imaging.placeholder

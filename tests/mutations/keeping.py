@@ -138,8 +138,8 @@ KEEPING: Final = (
     Mutation(
         "an image is rendered again without its original",
         "images/reprocessing.py",
-        "if (found.deleted or found.gone) and",
-        "if found.deleted and",
+        "if (candidate.deleted or candidate.gone) and",
+        "if candidate.deleted and",
         "images/test_originals.py",
         ("test_of_an_image_without_its_original_only_a_repeat_is_answered",),
     ),

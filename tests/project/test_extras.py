@@ -91,7 +91,7 @@ def test_a_process_can_be_examined_where_it_runs(process: str, environment: Envi
 
 @pytest.mark.parametrize("process", ["api", "worker", "cli"])
 def test_the_shipped_recipes_are_in_the_wheel(environment: Environment) -> None:
-    read = "from imagefleet.imaging.recipe_files import recipes_in_force as r; print(*r(None))"
+    read = "from imagefleet.imaging.recipes.files import recipes_in_force as r; print(*r(None))"
 
     said = subprocess.check_output([environment.python, "-I", "-c", read], text=True)
 

@@ -148,10 +148,10 @@ def test_four_of_five_fields_are_nearly_the_same_and_four_alone_are_too_few() ->
 def test_a_figure_above_its_share_of_what_there_was_is_too_many() -> None:
     before = script.BEFORE
     kept = script.Figures(**dict.fromkeys(script.Figures.__dataclass_fields__, 0))
-    twice = replace(before, modules=2 * before.modules)
 
     assert script.too_many(kept, before) == {}
-    assert script.too_many(twice)["modules"] == 2 * before.modules - int(
+    crowded = replace(before, modules=2 * before.modules)
+    assert script.too_many(crowded)["modules"] == crowded.modules - int(
         before.modules * 0.77 * script.growth()
     )
 

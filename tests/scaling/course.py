@@ -125,16 +125,28 @@ class Course:
             return []
         (sample, *_) = [each for each in self.samples if each.at >= self.little_until]
         faults = []
-        most = self.needed_for_little + TO_SPARE
+        at_once = self._at_once_before(sample)
+        most = math.ceil(at_once / self.scaled.slots) + TO_SPARE
         if not self.needed_for_little <= sample.replicas <= most:
             faults.append(
-                f"{sample.replicas} workers for {self.load.at_once} jobs at a time, which fill "
-                f"{self.needed_for_little}"
+                f"{sample.replicas} workers for {self.load.at_once} jobs at a time, {at_once:.0f} "
+                f"at most, which fill {most - TO_SPARE}"
             )
         work = sample.values[0]
         if work is None or work > 2 * self.load.at_once:
             faults.append(f"{work} jobs run or wait where {self.load.at_once} come at a time")
         return faults
+
+    def _at_once_before(self, sample: Sample) -> float:
+        """The most there was to do while whoever was wanted then may still be there.
+
+        On a machine that others use as well work piles up for moments, and is counted.
+        """
+        since = sample.at - self.scaled.down.window - self.scaled.polling
+        values = [
+            value for each in self.samples if since <= each.at <= sample.at for value in each.values
+        ]
+        return max([float(self.load.at_once), *(value or 0 for value in values)])
 
     def _ending(self) -> list[str]:
         if math.isinf(self.little_until):

@@ -1,6 +1,7 @@
 """Workers of numbers: they come after a while, run as many jobs as they have slots, and drain."""
 
 import heapq
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,8 @@ class Numbers:
     scaled: Scaled
     load: Load
     starting: float = 20.0
+    stalls: tuple[float, float] = (math.inf, math.inf)
+    """Between these nothing ends and nothing begins."""
     _now: float = 0.0
     _waiting: int = 0
     _ends: list[float] = field(default_factory=list)
@@ -29,6 +32,8 @@ class Numbers:
 
     async def rest(self, until: float) -> None:
         self._now = until
+        if self.stalls[0] <= until < self.stalls[1]:
+            return
         while self._ends and self._ends[0] <= until:
             heapq.heappop(self._ends)
         ready = sum(at <= until for at in self._ready_at)

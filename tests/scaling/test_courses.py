@@ -56,6 +56,22 @@ async def test_workers_that_do_not_come_are_noticed() -> None:
     assert course.faults() == ["the burst was not absorbed within 1294 s"]
 
 
+@pytest.mark.parametrize(
+    ("threshold", "said"), [(16, []), (1, ["20 workers for 24 jobs at a time, 75 at most"])]
+)
+async def test_work_that_piles_up_for_a_moment_keeps_as_many_as_it_fills(
+    threshold: float, said: list[str]
+) -> None:
+    """As where others use the machine, too; a wrong threshold is noticed all the same."""
+    scaled = by_threshold(threshold)(RIGHT)
+    world = Numbers(scaled, LOAD, stalls=(600, 620))
+
+    course = await Player(Course(scaled=scaled, load=LOAD), world).play()
+
+    assert [each.partition(", which")[0] for each in course.faults()] == said
+    assert max(each.values[0] or 0 for each in course.samples if each.at > 600) > 2 * LOAD.at_once
+
+
 async def test_by_sqs_alone_workers_come_as_slowly_as_those_before_them_start() -> None:
     """It has the window: what runs, and the little that workers can take soon."""
     by_both, by_sqs = [

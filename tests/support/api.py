@@ -18,7 +18,7 @@ from imagefleet.api.http.server import Server
 from imagefleet.api.main import create_app
 from imagefleet.api.producers.events import Watcher
 from imagefleet.api.producers.job_types import names_in_force
-from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes.files import recipes_in_force
 from imagefleet.jobs.images import Caveat, variant_key
 from imagefleet.jobs.kinds import BUILT_IN
 from imagefleet.jobs.lifecycle import Completed

@@ -2,6 +2,6 @@
 
 from typing import Final
 
-from imagefleet.imaging.recipe_files import recipes_in_force
+from imagefleet.imaging.recipes.files import recipes_in_force
 
 RECIPES: Final = recipes_in_force(None)

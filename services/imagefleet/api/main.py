@@ -51,8 +51,8 @@ from imagefleet.aws.transfers import require_scratch
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes.files import recipes_in_force
 from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.runtime import Drain, supervise

@@ -198,7 +198,7 @@ _EXAMPLES: Final = re.compile(r"(?<=For example:\n\n)(?: {4}.*\n?)+")
 def _fence_examples(command: Any) -> None:  # noqa: ANN401 - Typer's own kind of command
     """Each on a line of its own: Typer takes the indent that says so from most of them."""
     command.help = _EXAMPLES.sub(
-        lambda found: f"```sh\n{dedent(found[0])}\n```", inspect.cleandoc(command.help or "")
+        lambda examples: f"```sh\n{dedent(examples[0])}\n```", inspect.cleandoc(command.help or "")
     )
     for inner in getattr(command, "commands", {}).values():
         _fence_examples(inner)

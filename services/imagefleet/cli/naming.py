@@ -54,18 +54,18 @@ def whole(given: str, noun: Noun) -> str:
 
 
 def _one(noun: Noun) -> Callable[[typer.Context, str], str]:
-    def found(context: typer.Context, given: str) -> str:
+    def named(context: typer.Context, given: str) -> str:
         return given if context.resilient_parsing else whole(given, noun)
 
-    return found
+    return named
 
 
 def _each(noun: Noun) -> Callable[[typer.Context, list[str] | None], list[str]]:
-    def found(context: typer.Context, given: list[str] | None) -> list[str]:
+    def named(context: typer.Context, given: list[str] | None) -> list[str]:
         ids = given or []
-        return ids if context.resilient_parsing else [whole(one, noun) for one in ids]
+        return ids if context.resilient_parsing else [whole(id_, noun) for id_ in ids]
 
-    return found
+    return named
 
 
 A_JOB: Final = "The job's id, or how it begins."

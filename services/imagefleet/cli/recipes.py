@@ -11,10 +11,10 @@ from imagefleet.cli.output import Columns, Part, Table, complain, print_json, se
 from imagefleet.cli.reaching import asked_of
 from imagefleet.cli.verbs import Json, call, group
 from imagefleet.errors import Misconfigured
-from imagefleet.imaging.recipe_files import recipes_in_force
-from imagefleet.imaging.recipe_tables import RecipesFile
-from imagefleet.imaging.recipe_variants import said_by
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes.files import recipes_in_force
+from imagefleet.imaging.recipes.tables import RecipesFile
+from imagefleet.imaging.recipes.variants import said_by
 from imagefleet.jobs.shapes.rules import RecipeView
 from imagefleet.settings import Recipes, load
 

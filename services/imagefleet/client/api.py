@@ -338,7 +338,7 @@ def _unexpected(error: ValueError) -> Unavailable:
 
 def _refusal(answer: httpx.Response) -> RequestRejected | Unavailable:
     problem = _problem(answer)
-    faults = [f"{one.field}: {one.detail or one.problem}." for one in problem.errors or ()]
+    faults = [f"{fault.field}: {fault.detail or fault.problem}." for fault in problem.errors or ()]
     parts = [problem.detail, *faults, WHAT_TO_DO.get(answer.status_code, "")]
     sentence = " ".join(part for part in parts if part)
     kind = Unavailable if answer.is_server_error else RequestRejected

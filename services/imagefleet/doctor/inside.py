@@ -131,7 +131,7 @@ async def _sandbox(worker: Worker, retry: Retry, recipes: Recipes) -> str:
     """A child is started as the worker starts it, gives up what it must, and decodes."""
     if find_spec("PIL") is None:
         raise ModuleNotFoundError(name="Pillow")
-    from imagefleet.imaging.recipe_files import recipes_in_force  # noqa: PLC0415 - as above
+    from imagefleet.imaging.recipes.files import recipes_in_force  # noqa: PLC0415 - as above
     from imagefleet.worker.handlers import load_handlers  # noqa: PLC0415 - as above
     from imagefleet.worker.handling import modules_of  # noqa: PLC0415 - as above
     from imagefleet.worker.isolation.client import Renderer  # noqa: PLC0415 - as above

@@ -63,11 +63,11 @@ def told_of(words: Sequence[str]) -> Told:
     """Read `worker=20`, or `worker=20x4` with the size of a pool."""
     told = {}
     for word in words:
-        found = re.fullmatch(r"(api|worker|maintenance|pgbouncer)=(\d{1,6})(?:x(\d{1,6}))?", word)
-        if found is None:
+        said = re.fullmatch(r"(api|worker|maintenance|pgbouncer)=(\d{1,6})(?:x(\d{1,6}))?", word)
+        if said is None:
             detail = f"{word!r} is not as in worker=20, or worker=20x4 where a pool has 4"
             raise Misconfigured(detail)
-        told[found[1]] = (int(found[2]), int(found[3]) if found[3] else None)
+        told[said[1]] = (int(said[2]), int(said[3]) if said[3] else None)
     return told
 
 

@@ -79,7 +79,7 @@ class Processes:
         return {name: f"http://{HOST}:{port}" for name, port in self._health_ports.items()}
 
     def programs(self, facts: Facts) -> list[list[Program]]:
-        """In stages, in the order of their end: who asks, takes work in, does it, looks after it."""
+        """In stages, in the order of their end: who asks, takes in, does, looks after."""
         return [[self._program(name, facts) for name in stage] for stage in self._stages]
 
     def _program(self, name: str, facts: Facts) -> Program:

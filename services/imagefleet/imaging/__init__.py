@@ -7,11 +7,9 @@ half of it does:
 
     headers/ sniff     what the first bytes say, read by our own parsers     no Pillow
     limits             how much of it we are willing to pay for              no Pillow
-    recipes            which variants are wanted                             no Pillow
-    recipe_files       recipes from a file, and every fault of it            no Pillow
-    recipe_tables      what such a file may say; its schema                  no Pillow
-    recipe_variants    what its tables come to                               no Pillow
-    recipe_lines       where in it something stands                          no Pillow
+    recipes            which variants are wanted, and the file that says so  no Pillow
+    lanes              whose pictures cost so much that others go first      no Pillow
+    foretelling        what a picture takes in memory, by its head           no Pillow
     sizes              how large each variant is                             no Pillow
     placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
     codecs             the door to Pillow: formats, faults, sRGB

@@ -115,8 +115,8 @@ def indexed(picture: Image.Image) -> Image.Image | None:
     if counted is None:
         return None
     # Opaque ones come last: their opacity needs no words.
-    found = (bytes(colour) for _, colour in counted if isinstance(colour, tuple))
-    colours = sorted(found, key=lambda colour: colour[::-1])
+    known = (bytes(colour) for _, colour in counted if isinstance(colour, tuple))
+    colours = sorted(known, key=lambda colour: colour[::-1])
     places = {int.from_bytes(colour, sys.byteorder): n for n, colour in enumerate(colours)}
     pixels = memoryview(rgba.tobytes()).cast("I")
     few = Image.frombytes("P", picture.size, bytes(map(places.__getitem__, pixels)))

@@ -121,8 +121,8 @@ def credit_of(picture: Image.Image) -> bytes:
     packet = xmp[:_MOST_XMP] if isinstance(xmp, bytes) else b""
     said = Image.Exif()
     for tag, listed in _TAGS.items():
-        found = listed.search(packet)
-        in_xmp = html.unescape(_decoded(found[1])) if found else ""
+        element = listed.search(packet)
+        in_xmp = html.unescape(_decoded(element[1])) if element else ""
         if words := _printable(_decoded(stated.get(tag))) or _printable(in_xmp):
             said[tag] = words.encode()  # a text of EXIF is ASCII, or UTF-8 by everybody's habit
     return said.tobytes() if said else b""

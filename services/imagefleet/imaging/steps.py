@@ -192,20 +192,20 @@ def _share_missing(work: Work) -> float:
         return _share_unlike(work.picture, again, longest)
 
 
-def _share_unlike(one: Image.Image, other: Image.Image, longest: float) -> float:
+def _share_unlike(picture: Image.Image, again: Image.Image, longest: float) -> float:
     """Of the rows, those from the first that differs to the end of that piece or the last one.
 
     What was filled in ends before the piece does.
     """
     rows: list[int] = []
     # Strip by strip: the difference of all at once would be a third picture in memory.
-    for top in range(0, one.height, _STRIP):
-        strip = (0, top, one.width, min(top + _STRIP, one.height))
-        if unlike := ImageChops.difference(one.crop(strip), other.crop(strip)).getbbox():
+    for top in range(0, picture.height, _STRIP):
+        strip = (0, top, picture.width, min(top + _STRIP, picture.height))
+        if unlike := ImageChops.difference(picture.crop(strip), again.crop(strip)).getbbox():
             rows += [top + unlike[1], top + unlike[3]]
     if not rows:
         return 0
-    return min(max((rows[-1] - rows[0]) / one.height, longest), 1 - rows[0] / one.height)
+    return min(max((rows[-1] - rows[0]) / picture.height, longest), 1 - rows[0] / picture.height)
 
 
 def _last_pixel(picture: Image.Image) -> tuple[float | None, ...]:

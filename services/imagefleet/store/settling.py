@@ -263,7 +263,7 @@ async def _report(
     ended: Sequence[Ended],
     rings: Sequence[Ring] = (),
 ) -> SettleReport:
-    if unheld := [one.job_id for one in settlements if one.fence not in written]:
+    if unheld := [each.job_id for each in settlements if each.fence not in written]:
         ended = [*ended, *await find_own_ends(connection, worker_id, unheld)]
     known = {end.fence: end for end in ended}
     receipts = tuple(

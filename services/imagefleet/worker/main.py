@@ -30,8 +30,8 @@ from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipe_files import recipes_in_force
 from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes.files import recipes_in_force
 from imagefleet.jobs.model import Lane, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
 from imagefleet.live import Live

@@ -3,6 +3,7 @@
 Expressions are told as text (`${var.name_prefix}`), literals as what they are.
 """
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from hcl2.query.blocks import BlockView
 from hcl2.query.containers import ObjectView
 from hcl2.rules.containers import ObjectRule
 from hcl2.utils import SerializationOptions
+
+from imagefleet.embedded.topology import described
 
 AWS: Final = Path(__file__).parents[3] / "infra" / "aws"
 EXAMPLE: Final = "complete"
@@ -68,3 +71,12 @@ def statements(folder: Path) -> Iterator[dict[str, Any]]:
         for found in cast("list[ObjectView]", document.find_all(ObjectRule)):
             if {"Effect", "Action"} <= set(found.keys):
                 yield {key: value.to_dict(PLAIN) for key, value in found.entries}
+
+
+def put_out() -> set[str]:
+    """What every process is given: by the rule of the bootstrap, and what has a name of its own."""
+    topology = described()
+    made = {f"{key.upper().replace('-', '_')}_QUEUE_URL" for key in topology.queues}
+    made |= {f"{key.upper()}_BUCKET" for key in topology.buckets}
+    text = (AWS / "examples" / EXAMPLE / "outputs.tf").read_text()
+    return made | set(re.findall(r"^      ([A-Z_]+) +=", text, re.MULTILINE))

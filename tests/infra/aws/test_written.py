@@ -14,7 +14,7 @@ from imagefleet.maintenance import flusher
 from imagefleet.settings import ApiSettings, MaintenanceSettings, WorkerSettings, slices_of
 from imagefleet.settings.variables import Variable, variables
 from tests.infra.aws.differences import DIFFERENCES
-from tests.infra.aws.parsed import AWS, blocks, folders, only, statements
+from tests.infra.aws.parsed import AWS, blocks, folders, only, put_out, statements
 
 SETTINGS: Final[dict[str, type[BaseModel]]] = {
     "api": ApiSettings,
@@ -183,15 +183,6 @@ def test_the_alarm_of_invalidations_counts_what_maintenance_writes() -> None:
     assert f'"{event}"' in Path(flusher.__file__).read_text()
 
 
-def shared_names() -> set[str]:
-    """What every process is given: by the rule of the bootstrap, and what has a name of its own."""
-    topology = described()
-    made = {f"{key.upper().replace('-', '_')}_QUEUE_URL" for key in topology.queues}
-    made |= {f"{key.upper()}_BUCKET" for key in topology.buckets}
-    text = (AWS / "examples" / "complete" / "outputs.tf").read_text()
-    return made | set(re.findall(r"^      ([A-Z_]+) +=", text, re.MULTILINE))
-
-
 @pytest.mark.parametrize("process", SETTINGS)
 def test_a_process_is_given_what_it_must_have_but_for_secrets(process: str) -> None:
     known: list[Variable] = []
@@ -200,7 +191,7 @@ def test_a_process_is_given_what_it_must_have_but_for_secrets(process: str) -> N
     needed = {
         one.name for one in known if one.required and not one.secret and one.name[:8] != "DATABASE"
     }
-    given = shared_names() | ({"PUBLIC_BASE_URL"} if process == "api" else set())
+    given = put_out() | ({"PUBLIC_BASE_URL"} if process == "api" else set())
 
     assert needed <= given
     assert given <= {name for one in known for name in one.names}

@@ -33,8 +33,12 @@ NGINX: Final = "nginx.org/"
 
 
 def memory_is_enough(manifests: Manifests) -> Iterator[str]:
-    for workload in manifests.fleet:
-        resources = workload.container["resources"]
+    for workload in manifests.ours:
+        resources = workload.container.get("resources", {})
+        resources = {"requests": {}, "limits": {}} | resources
+        if "memory" not in resources["limits"]:
+            yield f"{workload.name}: takes whatever memory the node has"
+            continue
         limit = size(resources["limits"]["memory"])
         if resources["requests"].get("memory") != resources["limits"]["memory"]:
             yield f"{workload.name}: counts on memory that the node has not promised"
@@ -190,8 +194,8 @@ def nothing_else_is_reached(manifests: Manifests) -> Iterator[str]:
         for address in METADATA:
             if any(reaches(manifests, workload.labels, address, port) for port in (80, 443)):
                 yield f"{workload.name}: reaches the metadata service at {address}"
-        if reaches(manifests, workload.labels, OF_AWS, 80):
-            yield f"{workload.name}: reaches anybody in clear text"
+        if any(reaches(manifests, workload.labels, OF_AWS, port) for port in (80, 5432)):
+            yield f"{workload.name}: reaches anybody in clear text, or as a database"
         at_database = _is_let_out(manifests, workload.labels, 5432)
         if at_database == (workload.labels["app.kubernetes.io/component"] == "topology"):
             yield f"{workload.name}: {'reaches' if at_database else 'does not reach'} Postgres"

@@ -8,7 +8,7 @@ from typing import Final
 
 import jsonschema_rs
 
-from tests.infra.kubernetes import agreements, bounds, living, scaling
+from tests.infra.kubernetes import agreements, bounds, living, scaling, wholeness
 from tests.infra.kubernetes.agreements import Check
 from tests.infra.kubernetes.rendering import Manifests
 
@@ -42,6 +42,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *living.CHECKS,
     *bounds.CHECKS,
     *scaling.CHECKS,
+    *wholeness.CHECKS,
 )
 
 

@@ -8,8 +8,6 @@ from typing import Final
 from imagefleet.errors import Misconfigured
 from imagefleet.jobs.model import Lane
 from imagefleet.maintenance.main import ANSWERED_WITHIN
-from imagefleet.settings import Aws
-from imagefleet.settings.variables import variables
 from imagefleet.telemetry.health import CHECK_WITHIN, LONGEST_STAY
 from imagefleet.worker.main import SETTLE_WITHIN
 from tests.infra.kubernetes.agreements import Check, settings_of, span
@@ -80,9 +78,6 @@ def selectors_find_pods(manifests: Manifests) -> Iterator[str]:
             mine = [labels for labels in pods if selects(chosen, labels)]
             if mine != [workload.labels]:
                 yield f"{workload.name}: selects {len(mine)} kinds of pods, not its own"
-        for spread in workload.spec.get("topologySpreadConstraints", ()):
-            if not selects(spread["labelSelector"], workload.labels):
-                yield f"{workload.name}: is spread by the pods of others"
     for service in manifests.of("Service"):
         name = service["metadata"]["name"]
         found = [
@@ -161,10 +156,6 @@ def lanes_are_those_of_the_topology(manifests: Manifests) -> Iterator[str]:
     for workload in manifests.running("worker"):
         if workload.labels.get("imagefleet/lane") != workload.given.get("WORKER_LANES"):
             yield f"{workload.name}: its label is of another lane"
-    urls = {name for variable in variables(Aws) for name in variable.names}
-    for lane in sorted(queues):
-        if f"{lane.upper()}_QUEUE_URL" not in urls:
-            yield f"no variable has the queue of {lane}"
 
 
 CHECKS: Final[tuple[Check, ...]] = (

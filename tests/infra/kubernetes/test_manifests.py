@@ -6,14 +6,22 @@ from functools import cache
 
 import pytest
 
+from imagefleet.jobs.model import Lane
+from imagefleet.settings import Aws
+from imagefleet.settings.variables import variables
 from imagefleet.telemetry.health import HealthServer
-from tests.infra.kubernetes import agreements, faults
+from tests.infra.aws.parsed import put_out
+from tests.infra.kubernetes import agreements, breaking, breaking_more, faults
 from tests.infra.kubernetes.agreements import Check
 from tests.infra.kubernetes.bounds import connections
-from tests.infra.kubernetes.breaking import BROKEN, BROKEN_LOCALLY, Change
+from tests.infra.kubernetes.breaking import Change
 from tests.infra.kubernetes.living import PATHS
 from tests.infra.kubernetes.rendering import MANIFESTS, STEPS, Manifests, rendered
+from tests.infra.kubernetes.sentences import sentences
 from tests.support.wheels import NoPrograms
+
+BROKEN = [*breaking.BROKEN, *breaking_more.BROKEN]
+BROKEN_LOCALLY = [*breaking.BROKEN_LOCALLY, *breaking_more.BROKEN_LOCALLY]
 
 pytestmark = pytest.mark.timeout(300)  # the first one fetches what renders
 
@@ -61,6 +69,19 @@ def test_no_check_is_there_that_nothing_fails() -> None:
     assert {check for check, _, _ in [*BROKEN, *BROKEN_LOCALLY]} == set(faults.CHECKS)
 
 
+def test_no_check_can_say_what_nothing_has_made_it_say() -> None:
+    said: set[str] = set()
+    for installation, broken in (("production", BROKEN), ("local", BROKEN_LOCALLY)):
+        for check, change, _ in broken:
+            manifests = a_copy_of(installation)
+            change(manifests)
+            said |= {*check(manifests)}
+
+    unsaid = [each.pattern for each in sentences() if not any(map(each.fullmatch, said))]
+
+    assert unsaid == []
+
+
 class _NoMetrics:
     def exposition(self) -> bytes:
         return b""
@@ -85,6 +106,24 @@ def test_the_whole_of_an_installation_is_there() -> None:
         *("ServiceMonitor", "PodMonitor", "ExternalSecret", "ConfigMap", "Namespace"),
     }
     assert "Secret" not in kinds
+
+
+def test_every_lane_has_a_variable_for_its_queue() -> None:
+    told = {name for variable in variables(Aws) for name in variable.names}
+
+    assert {f"{lane.upper()}_QUEUE_URL" for lane in Lane} <= told
+
+
+def test_addresses_are_all_that_terraform_puts_out() -> None:
+    """For whoever copies them; what Terraform tells an API alone is in a file of its own."""
+    told = {
+        name: {line.partition("=")[0] for line in (MANIFESTS / name).read_text().splitlines()}
+        for name in ("overlays/production/aws.env", "overlays/production/api.env")
+    }
+    shared, of_the_api = told.values()
+
+    assert shared == put_out()
+    assert "PUBLIC_BASE_URL" in of_the_api
 
 
 def test_the_page_says_how_many_connections_all_of_production_opens() -> None:

@@ -231,11 +231,11 @@ class Direct:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        found = self._plain.get((scope.get("method", ""), scope.get("path", "")))
-        if found is None:
+        known = self._plain.get((scope.get("method", ""), scope.get("path", "")))
+        if known is None:
             await self._router(scope, receive, send)
             return
-        scope["route"], answering = found
+        scope["route"], answering = known
         response = await answering(Request(scope, receive, send))
         await response(scope, receive, send)
 

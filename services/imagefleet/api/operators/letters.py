@@ -132,8 +132,8 @@ async def find_letters(
     async with tools.operating("list_dead_letters", "dead_letters") as connection:
         if asked.id_prefix is not None:
             ids = range_alone(request, asked.id_prefix)
-            found = await find_dead_letters(connection, *ids, limit=asked.limit)
-            return answer(LetterPage(letters=found))
+            named = await find_dead_letters(connection, *ids, limit=asked.limit)
+            return answer(LetterPage(letters=named))
         after = await _letter_of(connection, asked.cursor)
         chosen = await with_whole_fault(connection, asked.filters())
         chosen = replace(chosen, open_only=not asked.everything)

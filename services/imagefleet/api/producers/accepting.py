@@ -99,11 +99,11 @@ class Accepting:
                 else:
                     answers[job.job_id] = verdict
             if standing := admitted[Admitted.STANDS]:
-                found = await find_standing_jobs(connection, standing)
-                for answer in found if is_one else ():
+                told = await find_standing_jobs(connection, standing)
+                for answer in told if is_one else ():
                     if isinstance(answer, Unavailable):  # of the request, of which nothing is kept
                         raise answer
-                answers |= zip((job.job_id for job in standing), found, strict=True)
+                answers |= zip((job.job_id for job in standing), told, strict=True)
             if new := admitted[Admitted.NEW]:
                 given = await submitting(connection, new)
                 answers |= zip((job.job_id for job in new), given, strict=True)

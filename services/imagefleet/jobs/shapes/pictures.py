@@ -80,12 +80,12 @@ def by_format(variants: Sequence[VariantView], source: tuple[int, int]) -> list[
     """
     width, height = source
     most_off = max(width, height)  # less is a fraction of a pixel
-    whole = [one for one in variants if abs(one.width * height - one.height * width) < most_off]
+    whole = [made for made in variants if abs(made.width * height - made.height * width) < most_off]
     ranked = sorted(whole or variants, key=lambda made: _BEST_FIRST.index(made.format))
     formats = []
-    for _, made in groupby(ranked, key=lambda one: one.format):
+    for _, alike in groupby(ranked, key=lambda made: made.format):
         widths: dict[int, VariantView] = {}
-        for variant in made:
+        for variant in alike:
             widths.setdefault(variant.width, variant)
         formats.append([widths[width] for width in sorted(widths)])
     return formats
@@ -93,7 +93,7 @@ def by_format(variants: Sequence[VariantView], source: tuple[int, int]) -> list[
 
 def srcset_of(variants: Sequence[VariantView], addresses: Addresses = "immutable") -> str:
     """What belongs into a `srcset`."""
-    return ", ".join(f"{_address(one, addresses)} {one.width}w" for one in variants)
+    return ", ".join(f"{_address(made, addresses)} {made.width}w" for made in variants)
 
 
 def sources_of(formats: Sequence[list[VariantView]]) -> list[list[VariantView]]:

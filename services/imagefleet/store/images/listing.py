@@ -154,12 +154,12 @@ async def list_images(
     rows = await connection.fetch(
         statement, tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT
     )
-    found = [row for row in rows if row["image_id"] is not None]
-    if len(found) > limit:
-        more = found[limit - 1]["place"]
+    fitting = [row for row in rows if row["image_id"] is not None]
+    if len(fitting) > limit:
+        more = fitting[limit - 1]["place"]
     else:
         more = rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
-    return ImagePage(images=[ImageView.of(row) for row in found[:limit]], next_cursor=more)
+    return ImagePage(images=[ImageView.of(row) for row in fitting[:limit]], next_cursor=more)
 
 
 FIND_IMAGES_NAMED: Final = f"""

@@ -83,15 +83,15 @@ class StoredRecipes:
 
     async def find(self, name: str, version: str) -> Recipe | None:
         """The same as `find_recipe`."""
-        found = self._known.get(version)
-        if found is None:
+        recipe = self._known.get(version)
+        if recipe is None:
             async with self._pool.use("find_recipe", "recipes") as connection:
-                found = await find_recipe(connection, name, version)
-            if found is not None:
+                recipe = await find_recipe(connection, name, version)
+            if recipe is not None:
                 if len(self._known) >= MOST_KEPT:
                     del self._known[next(iter(self._known))]
-                self._known[version] = found
-        return found
+                self._known[version] = recipe
+        return recipe
 
 
 # No tombstone is asked for: over one nothing is published, whatever was copied.

@@ -109,14 +109,14 @@ async def find_candidate(connection: Connection, draft: Draft, image_id: UUID) -
     candidates = await _find_candidates(connection, draft.tenant_id, [image_id])
     if not candidates:
         raise NotFound("image")
-    found = candidates[0]
+    [candidate] = candidates
     # What stands by a dedup key may be gone a moment later, and this would be its successor.
     own = replace(draft, dedup_key=None)
-    if (found.deleted or found.gone) and not await is_standing(connection, own):
-        if found.deleted:
+    if (candidate.deleted or candidate.gone) and not await is_standing(connection, own):
+        if candidate.deleted:
             raise RequestRejected("image_deleted", IMAGE_DELETED)
         raise RequestRejected("original_gone", ORIGINAL_GONE)
-    return found
+    return candidate
 
 
 # `images` has the point that was asked for last, as soon as its job is accepted: what is rendered

@@ -157,11 +157,11 @@ def foretell(statement: str) -> tuple[TableLock, ...] | None:
     text = _readable(statement)
     if altered := re.match(rf"ALTER TABLE {_NAME} (?P<actions>.*)", text, re.IGNORECASE):
         actions = _parts(altered["actions"])
-        found = [_read(action, _ACTIONS, altered["table"]) for action in actions]
+        locks = [_read(action, _ACTIONS, altered["table"]) for action in actions]
     else:
-        found = [_read(text, _STATEMENTS)]
+        locks = [_read(text, _STATEMENTS)]
     strongest: dict[str, TableLock] = {}
-    for lock in (*found, *_referred_to(text)):
+    for lock in (*locks, *_referred_to(text)):
         if lock is None:
             return None
         if lock.mode:
@@ -174,8 +174,8 @@ def foretell(statement: str) -> tuple[TableLock, ...] | None:
 
 def _read(text: str, rules: Sequence[tuple[str, str, str]], table: str = "") -> TableLock | None:
     for pattern, mode, work in rules:
-        if found := re.match(pattern, text, re.IGNORECASE):
-            named = found.groupdict().get("table") or table
+        if said := re.match(pattern, text, re.IGNORECASE):
+            named = said.groupdict().get("table") or table
             return TableLock(table=named, mode=mode, work=work)
     return None
 

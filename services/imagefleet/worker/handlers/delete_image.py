@@ -37,9 +37,9 @@ async def run(job: JobContext) -> Completed:
         return Completed(reason=ResultReason.NOTHING_LEFT)
     met = Met(job.cursor)
     for _ in range(ROUNDS):
-        found = await _empty(job, job.outputs, outputs_prefix(payload.image_id), met)
-        found += await _empty(job, job.originals, originals_prefix(payload.image_id), met)
-        if not found:
+        versions = await _empty(job, job.outputs, outputs_prefix(payload.image_id), met)
+        versions += await _empty(job, job.originals, originals_prefix(payload.image_id), met)
+        if not versions:
             break
     else:
         raise Unavailable("objects_remain", REMAINS, f"new ones in each of {ROUNDS} listings")
@@ -62,10 +62,10 @@ async def _begin(job: JobContext, image_id: UUID, tenant_id: TenantId) -> frozen
 
 async def _empty(job: JobContext, bucket: Objects, prefix: str, met: "Met") -> int:
     """Delete what a listing finds; how many versions that were."""
-    found = 0
+    versions = 0
     async with aclosing(bucket.versions(prefix)) as pages:
         async for page in pages:
-            found += len(page)
+            versions += len(page)
             # Written down before it is deleted: afterwards nobody could tell what was there.
             met.add(version.key for version in page)
             await job.progress(met.count, cursor=met.cursor())
@@ -74,7 +74,7 @@ async def _empty(job: JobContext, bucket: Objects, prefix: str, met: "Met") -> i
             if answer.failures:
                 await job.progress(met.count, cursor=met.cursor())
             answer.in_all()
-    return found
+    return versions
 
 
 class _Cursor(BaseModel):

@@ -118,7 +118,7 @@ async def save(
         return key
 
     keys = dict(zip(files, await few_at_once(save_one, files.values()), strict=True))
-    return [PublishedVariant(key=keys[one.path], facts=one.facts) for one in made]
+    return [PublishedVariant(key=keys[file.path], facts=file.facts) for file in made]
 
 
 async def take_over(

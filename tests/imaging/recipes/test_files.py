@@ -18,8 +18,6 @@ from PIL import Image
 
 from imagefleet.errors import Misconfigured
 from imagefleet.imaging.headers.png import SIGNATURE
-from imagefleet.imaging.recipe_files import SHIPPED, recipes_in_force
-from imagefleet.imaging.recipe_tables import VariantTable
 from imagefleet.imaging.recipes import (
     MAX_SIDE,
     OUTPUTS,
@@ -34,10 +32,12 @@ from imagefleet.imaging.recipes import (
     VariantSpec,
     Watermark,
 )
+from imagefleet.imaging.recipes.files import SHIPPED, recipes_in_force
+from imagefleet.imaging.recipes.tables import VariantTable
 from imagefleet.jobs.images import ImageFormat
 from tests.support.images import BLUE, RED, animated, png_chunk, quadrants, saved
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
 
 A_RECIPE = """\
 [recipes.default]

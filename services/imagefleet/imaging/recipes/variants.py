@@ -10,9 +10,9 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
 
-from imagefleet.imaging.recipe_lines import Where
-from imagefleet.imaging.recipe_tables import Quality, RecipeTable, VariantTable
 from imagefleet.imaging.recipes import MAX_SIDE, Encoding, Recipe, VariantSpec, Watermark
+from imagefleet.imaging.recipes.lines import Where
+from imagefleet.imaging.recipes.tables import Quality, RecipeTable, VariantTable
 from imagefleet.jobs.images import ImageFormat
 
 MOST_BOX_PIXELS: Final = 2**26  # of a canvas that is made whatever the picture is; 8192 x 8192
@@ -25,8 +25,8 @@ _AVIF_LIKE_JPEG: Final = ((0, 0), (20, 30), (50, 47), (80, 63), (90, 79), (100, 
 
 def outputs_of(variant: Mapping[str, Any]) -> list[str]:
     """The formats that a variant's table names, by whichever key."""
-    one = variant.get("format")
-    several = variant.get("allowed", AUTO) if one == "auto" else variant.get("formats", [one])
+    single = variant.get("format")
+    several = variant.get("allowed", AUTO) if single == "auto" else variant.get("formats", [single])
     return [each for each in several if isinstance(each, str)] if isinstance(several, list) else []
 
 

@@ -22,8 +22,9 @@ from pydantic_core import ErrorDetails
 from imagefleet.errors import InputRejected, Misconfigured
 from imagefleet.imaging.headers.png import SIGNATURE, check_rows
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipe_lines import Lines, Unreadable, Where, parse
-from imagefleet.imaging.recipe_tables import (
+from imagefleet.imaging.recipes import LONGEST_MARKS, MOST_MARK_PIXELS, MOST_VARIANTS, Recipe
+from imagefleet.imaging.recipes.lines import Lines, Unreadable, Where, parse
+from imagefleet.imaging.recipes.tables import (
     FORMS,
     FileTable,
     RecipesFile,
@@ -31,14 +32,13 @@ from imagefleet.imaging.recipe_tables import (
     VariantTable,
     WatermarkTable,
 )
-from imagefleet.imaging.recipe_variants import (
+from imagefleet.imaging.recipes.variants import (
     contradictions,
     factors_of,
     named,
     outputs_of,
     recipe_of,
 )
-from imagefleet.imaging.recipes import LONGEST_MARKS, MOST_MARK_PIXELS, MOST_VARIANTS, Recipe
 from imagefleet.imaging.sniff import examine
 from imagefleet.jobs.images import ImageFormat
 

@@ -4,6 +4,10 @@ A producer names a recipe and never writes one: free parameters would let anybod
 work. Whoever runs the fleet writes them. A recipe that was edited is another version, with another
 hash: images say which version made them, and every version that was ever in force can still be made
 by any worker, as it goes to it whole (`document`, `Recipe.of`).
+
+What a recipe is stands here, and is all that a child imports. Beside it is where they come from:
+`files` reads a file whole or tells every fault of it, `tables` are what it may say, `variants` what
+those come to, and `lines` where in it something stands.
 """
 
 import hashlib
