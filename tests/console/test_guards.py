@@ -19,7 +19,7 @@ POSTS: Final = sorted(
     route.path
     for page in PAGES
     for route in page.router.routes
-    if isinstance(route, APIRoute) and "POST" in route.methods
+    if isinstance(route, APIRoute) and "POST" in (route.methods or ())
 )
 OF_ANYBODY: Final = {"/login", "/logout"}  # by whoever only reads, too
 

@@ -10,10 +10,9 @@ import asyncio
 import hmac
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import timedelta
-from ipaddress import ip_address
 from time import monotonic
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,6 +20,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from imagefleet.console.borders import (
+    LOGIN,
+    LOGOUT,
+    cookie_name,
+    is_trusted,
+    origin_of,
+    policy,
+)
 from imagefleet.console.sessions import Session, Sessions
 from imagefleet.settings import Console
 from imagefleet.telemetry.metrics import ConsoleMetrics
@@ -30,8 +37,6 @@ MOST_FIELDS: Final = 500
 READ_WITHIN: Final = timedelta(seconds=10)
 LONGEST_ADDRESS: Final = 8192  # path and query, in bytes
 FORM: Final = "application/x-www-form-urlencoded"
-LOGIN: Final = "/login"
-LOGOUT: Final = "/logout"
 STATIC: Final = "/static/"
 OPEN: Final = frozenset({LOGIN, "/favicon.ico"})
 
@@ -52,7 +57,7 @@ _READS_ONLY: Final = (
 log = structlog.get_logger()
 
 
-class Form(dict[str, list[str]]):
+class Fields(dict[str, list[str]]):
     """What a page sent."""
 
     def one(self, name: str, default: str = "") -> str:
@@ -60,7 +65,7 @@ class Form(dict[str, list[str]]):
         return self.get(name, [default])[-1].strip()
 
 
-class _Refused(Exception):
+class _TurnedAway(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
@@ -84,7 +89,7 @@ class Guard:
         self._sessions = sessions
         self._metrics = metrics
         self._refused = refused
-        self._policy = _policy(settings.public_base_url)
+        self._policy = policy(settings.public_base_url)
         self._cookie = cookie_name(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +127,7 @@ class Guard:
             session = state["session"] = self._session(request)
             if request.method == "POST":
                 state["form"] = await self._form(request, session)
-        except _Refused as why:
+        except _TurnedAway as why:
             log.warning("console.refused", status=why.status, path=path, method=request.method)
             await self._refused(why.status, why.sentence)(scope, receive, send)
             return
@@ -139,7 +144,7 @@ class Guard:
             return session if session is None or session.of_proxy is None else None
         key = self._settings.proxy_keys.get(named)
         if key is None:
-            raise _Refused(403, f"Nobody gave {named} a key for this console.")
+            raise _TurnedAway(403, f"Nobody gave {named} a key for this console.")
         known = self._sessions.of_proxy(named)
         if known is None:
             return self._sessions.open(
@@ -157,7 +162,7 @@ class Guard:
             return None
         return request.headers.get(header) or None
 
-    async def _form(self, request: Request, session: Session | None) -> Form:
+    async def _form(self, request: Request, session: Session | None) -> Fields:
         """What is asked for, if it may be: from a page of ours, by its token, by who may act."""
         self._same_origin(request.headers)
         form = await _read(request)
@@ -165,15 +170,15 @@ class Guard:
             return form  # of the login, which has none yet
         token = request.headers.get("x-csrf-token") or form.one("csrf")
         if not hmac.compare_digest(token.encode(), session.csrf.encode()):
-            raise _Refused(403, _SENTENCES[403])
+            raise _TurnedAway(403, _SENTENCES[403])
         if (session.reads_only or self._settings.read_only) and request.url.path != LOGOUT:
-            raise _Refused(403, _READS_ONLY)
+            raise _TurnedAway(403, _READS_ONLY)
         return form
 
     def _same_origin(self, headers: Headers) -> None:
         site = headers.get("sec-fetch-site", "same-origin")
         if headers.get("origin") != origin_of(self._settings, headers) or site != "same-origin":
-            raise _Refused(403, _SENTENCES[403])
+            raise _TurnedAway(403, _SENTENCES[403])
 
     def _protect(self, headers: MutableHeaders, path: str) -> None:
         headers["Content-Security-Policy"] = self._policy
@@ -188,78 +193,29 @@ class Guard:
             headers["Vary"] = "Accept, Cookie, HX-Request"
 
 
-def cookie_name(settings: Console) -> str:
-    """With its prefix a browser takes it over https alone, and for this host and path."""
-    return "__Host-imagefleet-console" if is_secure(settings) else "imagefleet-console"
-
-
-def is_secure(settings: Console) -> bool:
-    """Whether browsers reach the console over https."""
-    return settings.origin is not None and settings.origin.startswith("https:")
-
-
-def origin_of(settings: Console, headers: Headers) -> str:
-    """Where a browser has our pages from."""
-    if settings.origin is None:
-        return f"http://{headers.get('host', '')}"
-    parts = urlsplit(settings.origin)
-    return f"{parts.scheme}://{parts.netloc}".lower()
-
-
-def is_trusted(settings: Console, request: Request) -> bool:
-    """Whether a proxy of ours is at the other end."""
-    if request.client is None or not settings.trusted_proxies:
-        return False
-    address = ip_address(request.client.host)
-    return any(address in network for network in settings.trusted_proxies)
-
-
-def address_of(settings: Console, request: Request) -> str:
-    """Where somebody asks from, as far as proxies of ours tell."""
-    told = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-    if told and is_trusted(settings, request):
-        return told
-    return request.client.host if request.client else ""
-
-
-def local(path: str) -> str:
-    """A path of ours to go on to, whatever somebody made of it."""
-    ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if ours and not path.startswith((LOGIN, LOGOUT)) else "/"
-
-
-def _policy(pictures: str | None) -> str:
-    parts = urlsplit(pictures or "")
-    from_there = f" {parts.scheme}://{parts.netloc}" if pictures else ""
-    return (
-        f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'{from_there}; "
-        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-    )
-
-
 def _bounded(request: Request) -> None:
     if request.method not in {"GET", "HEAD", "POST"}:
-        raise _Refused(405, _SENTENCES[405])
+        raise _TurnedAway(405, _SENTENCES[405])
     if len(request.scope["raw_path"]) + len(request.scope["query_string"]) > LONGEST_ADDRESS:
-        raise _Refused(414, _SENTENCES[414])
+        raise _TurnedAway(414, _SENTENCES[414])
 
 
-async def _read(request: Request) -> Form:
+async def _read(request: Request) -> Fields:
     if request.headers.get("content-type", FORM).partition(";")[0].strip().lower() != FORM:
-        raise _Refused(415, _SENTENCES[415])
+        raise _TurnedAway(415, _SENTENCES[415])
     body = b""
     try:
         async with asyncio.timeout(READ_WITHIN.total_seconds()):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MOST_BYTES:
-                    raise _Refused(413, _SENTENCES[413])
+                    raise _TurnedAway(413, _SENTENCES[413])
         fields = parse_qsl(
             body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"
         )
     except (TimeoutError, ValueError) as error:
-        raise _Refused(400, _SENTENCES[400]) from error
-    form = Form()
+        raise _TurnedAway(400, _SENTENCES[400]) from error
+    form = Fields()
     for name, value in fields:
         form.setdefault(name, []).append(value)
     return form

@@ -18,7 +18,8 @@ from fastapi import Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from imagefleet.client.api import Document
-from imagefleet.console.guarding import LOGIN, Form, local
+from imagefleet.console.borders import LOGIN, local
+from imagefleet.console.guarding import Fields
 from imagefleet.console.sessions import Notice, Session, Sessions
 from imagefleet.console.showing import Context, Showing, Trouble
 from imagefleet.errors import FleetError, Unavailable
@@ -56,7 +57,7 @@ class Visit:
         self._sessions: Sessions = state.sessions
         self._settings: Console = state.settings
         self.session: Session = request.state.session
-        self.form: Form = request.scope["state"].get("form") or Form()
+        self.form: Fields = request.scope["state"].get("form") or Fields()
 
     @property
     def path(self) -> str:

@@ -13,8 +13,9 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from imagefleet.console.sessions import Watched
-from imagefleet.console.showing import Context, amount
+from imagefleet.console.showing import Context
 from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.console.wording import amount
 from imagefleet.jobs.shapes.jobs import Attempts, OutcomesView
 from imagefleet.jobs.shapes.letters import (
     Acknowledged,

@@ -30,7 +30,7 @@ router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Moment:
     """A moment of a job's life."""
 
     kind: Literal["ok", "warn", "bad", "run", ""]
@@ -108,29 +108,29 @@ async def _letter(visit: Visit, job: WholeJob) -> LetterView | None:
     return None if isinstance(letter, Trouble) else letter
 
 
-def _steps(job: WholeJob, attempts: Attempts | Trouble) -> Iterator[Step]:
+def _steps(job: WholeJob, attempts: Attempts | Trouble) -> Iterator[Moment]:
     """From submit to the end, as far as it is."""
-    yield Step(kind="ok", at=job.created_at, what=f"Submitted by {job.created_by}")
+    yield Moment(kind="ok", at=job.created_at, what=f"Submitted by {job.created_by}")
     if job.run_at > job.created_at and isinstance(attempts, Attempts) and not attempts.attempts:
-        yield Step(kind="", at=job.run_at, what="Due")
+        yield Moment(kind="", at=job.run_at, what="Due")
     for attempt in attempts.attempts if isinstance(attempts, Attempts) else ():
         what = f"Attempt by claim {attempt.claim_no}: {attempt.outcome.replace('_', ' ')}"
-        yield Step(kind=_kind(attempt), at=attempt.claimed_at, what=what, attempt=attempt)
+        yield Moment(kind=_kind(attempt), at=attempt.claimed_at, what=what, attempt=attempt)
     if job.cancel_requested_at:
         what = f"Asked to stop: {job.cancel_detail or job.cancel_code}"
-        yield Step(kind="warn", at=job.cancel_requested_at, what=what)
+        yield Moment(kind="warn", at=job.cancel_requested_at, what=what)
     match job.status:
         case JobState.PROCESSING:
             what = f"Claim {job.claim_no} works on it"
-            yield Step(kind="run", at=job.claimed_at, what=what)
+            yield Moment(kind="run", at=job.claimed_at, what=what)
         case JobState.COMPLETED:
-            yield Step(kind="ok", at=job.finished_at, what=f"Completed: {job.result_reason}")
+            yield Moment(kind="ok", at=job.finished_at, what=f"Completed: {job.result_reason}")
         case JobState.FAILED:
-            yield Step(kind="bad", at=job.finished_at, what=f"Failed: {job.failure_code}")
+            yield Moment(kind="bad", at=job.finished_at, what=f"Failed: {job.failure_code}")
         case JobState.FAILED_RETRYABLE:
-            yield Step(kind="", at=job.ring_due_at or job.run_at, what="To be tried again")
+            yield Moment(kind="", at=job.ring_due_at or job.run_at, what="To be tried again")
         case JobState.QUEUED:
-            yield Step(kind="", at=job.ring_due_at or job.run_at, what="Waits for its turn")
+            yield Moment(kind="", at=job.ring_due_at or job.run_at, what="Waits for its turn")
 
 
 def _kind(attempt: AttemptView) -> Any:  # noqa: ANN401 - one of those that a step has

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from imagefleet.client.api import ApiClient
-from imagefleet.console.guarding import LOGIN, LOGOUT, address_of, cookie_name, is_secure, local
+from imagefleet.console.borders import LOGIN, LOGOUT, address_of, cookie_name, is_secure, local
 from imagefleet.console.sessions import Attempted, Session, Sessions
 from imagefleet.console.showing import Showing
 from imagefleet.console.visits import VisitHere, sentence_of, within
