@@ -164,7 +164,7 @@
   let stream = null;
   let paused = localStorage.getItem("imagefleet-paused") === "yes";
 
-  const busy = (place) => place.querySelector("dialog[open]")
+  const busy = (place) => place.querySelector("dialog[open], [data-choose]:checked")
     || (place.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
 
   function put(place, text) {
