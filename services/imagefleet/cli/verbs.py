@@ -33,12 +33,17 @@ History = Annotated[bool, typer.Option("--history", help="Also what is over by n
 
 OfType = Annotated[str | None, typer.Option("--type", help="Of this type.")]
 OfStatus = Annotated[str | None, typer.Option("--status", help="Of this status.")]
+OfCode = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 OfLane = Annotated[
     str | None, typer.Option("--lane", help="Of this lane: fast, general or quarantine.")
 ]
 _TENANT = typer.Option("--tenant", help="The tenant, by its name.")
 Tenant = Annotated[str, _TENANT]
 OfTenant = Annotated[str | None, _TENANT]
+EveryTenant = Annotated[bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
+]
 OfTarget = Annotated[
     str | None, typer.Option("--target", help="Of this target of a tenant, such as image:ID.")
 ]

@@ -1,5 +1,6 @@
 """Operators and dead letters over HTTP; what replays are is tested with the store."""
 
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
@@ -58,6 +59,28 @@ async def test_letters_are_listed_by_page_and_filter(
     assert ids[:2] == await listed(operating, f"fingerprint={page['letters'][0]['fingerprint']}")
     is_problem(await operating.get(f"{LETTERS}?all=true&reason=corrupt"), 422, "invalid_filter")
     is_problem(await operating.get(f"{LETTERS}?cursor={uuid4()}"), 404, "not_found")
+
+
+@pytest.mark.parametrize("more", ["", "&all=true", "&tenant=acme&all=true"])
+async def test_letters_may_be_of_a_time(
+    operating: httpx.AsyncClient, three: list[MadeJob], more: str
+) -> None:
+    letters = (await operating.get(LETTERS)).json()["letters"]
+    first, second = [quote(letter["diedAt"]) for letter in letters[:2]]
+
+    assert [letters[0]["jobId"]] == await listed(operating, f"diedBefore={second}{more}")
+    assert [] == await listed(operating, f"diedBefore={first}{more}")
+    assert [letters[1]["jobId"]] == (
+        await listed(operating, f"diedAfter={first}&tenant=acme{more.replace('&tenant=acme', '')}")
+    )
+
+
+async def test_faults_may_be_of_a_time(operating: httpx.AsyncClient, three: list[MadeJob]) -> None:
+    letters = (await operating.get(LETTERS)).json()["letters"]
+
+    groups = await operating.get(f"{LETTERS}/groups?diedBefore={quote(letters[1]['diedAt'])}")
+
+    assert [1] == [group["letters"] for group in groups.json()["groups"]]
 
 
 async def test_faults_are_grouped_and_a_letter_is_shown_whole(
