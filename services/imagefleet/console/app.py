@@ -13,6 +13,7 @@ from imagefleet.console.pages import (
     controls,
     edge,
     faults,
+    images,
     job,
     jobs,
     login,
@@ -28,11 +29,12 @@ from imagefleet.errors import FleetError, NotFound
 from imagefleet.settings import Console
 from imagefleet.telemetry.metrics import ConsoleMetrics
 
-PAGES: Final = (login, now, faults, jobs, job, tenants, timeline, workers, edge, controls)
+PAGES: Final = (login, now, faults, jobs, job, images, tenants, timeline, workers, edge, controls)
 NAVIGATION: Final = (
     ("Now", "/"),
     ("Faults", "/faults"),
     ("Jobs", "/jobs"),
+    ("Images", "/images"),
     ("Tenants", "/tenants"),
     ("Timeline", "/timeline"),
     ("Workers", "/workers"),
