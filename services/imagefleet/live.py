@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
-from imagefleet.errors import FleetError, Unavailable
+from imagefleet.errors import FleetError
 from imagefleet.settings.in_force import Overlay, in_force
 from imagefleet.settings.live import Process, Value
-from imagefleet.store.database import Pool
+from imagefleet.store.database import Pool, unavailable
 from imagefleet.store.fleet.live_settings import (
     MOST_LIMITS,
     MOST_SETTINGS,
@@ -82,8 +82,7 @@ class Live:
                 async with pool.use("read_live", "live_settings") as connection:
                     rows = await read_live(connection, self._version)
         except TimeoutError as error:
-            sentence = "The database is not available right now."
-            raise Unavailable("database_timeout", sentence) from error
+            raise unavailable("database_timeout") from error
         self._looked_at = asyncio.get_running_loop().time()
         if rows is not None:
             self._take(rows)

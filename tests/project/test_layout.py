@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.support.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +64,23 @@ def test_every_module_has_a_name_that_says_something(files: list[Path]) -> None:
     empty = [str(m) for m in modules if EMPTY_NAMES & {*m.parent.parts, m.stem}]
 
     assert empty == []
+
+
+PACKAGE = ROOT / "services" / "imagefleet"
+ROOMS = sorted(file.parent for file in PACKAGE.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(PACKAGE)))
+def test_a_folder_says_who_lives_in_it(room: Path) -> None:
+    """By name; or what each of them is about, where there is one a noun, an agent, a format."""
+    said = ast.get_docstring(parsed(room / "__init__.py")) or ""
+    packages = {file.parent.name for file in room.glob("*/__init__.py")}
+    modules = {file.stem for file in room.glob("*.py") if not file.stem.startswith("__")}
+    one_a_thing = re.search(r"\b[Oo]ne (?:module|file|parser) an? [a-z]+", said)
+
+    there = packages if one_a_thing else packages | modules
+
+    assert {name for name in there if re.search(rf"\b{name}\b", said) is None} == set()
 
 
 def test_the_newest_release_in_the_changelog_is_the_version() -> None:

@@ -328,6 +328,7 @@ FRAGMENTS: Final = frozenset(
         "admissions._WHY",
         "audit._FIND",
         "audit._LOOK",
+        "deleting._VOID",
         "letters._LETTER",
         "letters._OPEN",
         "letters._PAGE",

@@ -8,7 +8,7 @@ import pwd
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import typer
@@ -27,10 +27,8 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.settings import Database, Person, load
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.fleet import keys as store
-from imagefleet.store.fleet.audit import Actor
+from imagefleet.store.fleet.audit import LONGEST_NAME, Actor
 from imagefleet.store.fleet.keys import SCOPES, ApiKey
-
-LONGEST_NAME: Final = 200  # characters, as the audit keeps it
 
 Answer = TypeVar("Answer")
 

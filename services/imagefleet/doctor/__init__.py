@@ -1,7 +1,8 @@
 """`imagefleet doctor`: whether a process finds what it needs, as seen from where it stands.
 
-Questions, and how they are asked: whatever comes instead of an answer is one as well. It is apart
-from the command line, which the containers of processes do not have: there `run` takes its place.
+Questions, and how they are asked: whatever comes instead of an answer is one as well. `inside` asks
+the container itself, `outside` whom it reaches. It is apart from the command line, which the
+containers of processes do not have: there `run` takes its place. What it writes to try, it deletes.
 """
 
 import argparse

@@ -31,6 +31,7 @@ from imagefleet.jobs.images import (
     SourceFacts,
     VariantFacts,
 )
+from imagefleet.jobs.lifecycle import failure_sentence
 
 Sink = Callable[[str, ImageFormat, bytes], None]
 Checkpoint = Callable[[], None]
@@ -70,8 +71,7 @@ def render(
         return Rendering(source=_source(data, work), placeholder=seen, variants=tuple(made))
     except Exception as fault:
         if isinstance(fault, MemoryError) or was_refused_memory():
-            sentence = "The image needs more memory to process than it may have."
-            raise InputRejected("memory", sentence, str(fault) or None) from fault
+            raise InputRejected("memory", failure_sentence("memory"), str(fault) or None) from fault
         raise
 
 

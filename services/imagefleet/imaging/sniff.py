@@ -14,6 +14,7 @@ from imagefleet.imaging.headers.png import SIGNATURE, check_pixels, png_facts
 from imagefleet.imaging.headers.webp import webp_facts
 from imagefleet.imaging.limits import Limits, judge_density, judge_header, judge_scans
 from imagefleet.jobs.images import ImageFormat
+from imagefleet.jobs.lifecycle import failure_sentence
 
 HEAD_BYTES = 262_144  # EXIF with its thumbnail and a CMYK profile before the size fit in here
 
@@ -44,7 +45,7 @@ def sniff(data: bytes) -> HeaderFacts:
     the whole file, and a header that does not end within it is corrupt.
     """
     if not data:
-        raise InputRejected("empty_file", "The file is empty.")
+        raise InputRejected("empty_file", failure_sentence("empty_file"))
     image_format = _recognise(data)
     try:
         facts = _PARSERS[image_format](data)

@@ -1,10 +1,10 @@
 """What a job is and what may happen to it.
 
-Pure: no clock, no I/O, nothing but the standard library and pydantic models for payloads.
-`model` has the words, `kinds` the job types, `lifecycle` what an attempt comes to, `policies` and
-`limits` the numbers that operators turn, `images` where objects lie, `bulk` and `replays` the jobs
-that come of others, `shapes` what is read from outside. Everybody may ask these, and the promise is
-that the same arguments get the same answer.
+Pure: no clock, no I/O, nothing but the standard library and pydantic models for payloads. `model`
+has the words, `kinds` the job types, `lifecycle` what an attempt comes to, `policies` and `limits`
+the numbers that operators turn, `images` where objects lie, `faults` what is wrong with what was
+sent, `bulk` and `replays` the jobs that come of others, `shapes` what is read from outside.
+Everybody may ask these, and the promise is that the same arguments get the same answer.
 
 A job is a row in Postgres; a message in SQS is only a doorbell that says "look at this row". The
 row moves through five states (`lifecycle.TRANSITIONS` is the whole truth, and the database's

@@ -35,7 +35,8 @@ URGENT_BELOW: Final = 50
 STANDARD_RETRY: Final = RetryPolicy()
 """The policy of a type that names none; the settings may replace it for all of those."""
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
+TYPE_FORM: Final = r"^[a-z][a-z0-9_]{0,62}$"
+RECIPE_FORM: Final = r"^[a-z][a-z0-9_-]{0,62}$"
 _NUL_IN_JSON: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 MOST_UNKNOWN: Final = 512  # fields; each costs an error
 _FAULTS_SHOWN: Final = 10
@@ -69,8 +70,8 @@ class JobKind:
 
     def __post_init__(self) -> None:
         """Refuse a name that could not be a label, a column's value or a part of a URL."""
-        if _NAME.fullmatch(self.name) is None:
-            msg = f"job type {self.name!r} does not match {_NAME.pattern}"
+        if re.fullmatch(TYPE_FORM, self.name) is None:
+            msg = f"job type {self.name!r} does not match {TYPE_FORM}"
             raise Misconfigured(msg)
         if self.lane is Lane.QUARANTINE:
             msg = f"job type {self.name} may not start in quarantine; jobs get there by crashing"
@@ -221,9 +222,7 @@ class Payload(BaseModel):
 
 RECIPE_FORMAT: Final = "recipe"
 """Marks in a schema what names a recipe: which there are, the API knows."""
-RecipeName = Annotated[
-    str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", json_schema_extra={"format": RECIPE_FORMAT})
-]
+RecipeName = Annotated[str, Field(pattern=RECIPE_FORM, json_schema_extra={"format": RECIPE_FORMAT})]
 RecipeHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _NAME_OR_VERSION: Final = r"^[a-z][a-z0-9_-]{0,62}(@[0-9a-f]{8,32})?$"
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -312,7 +311,7 @@ class CancelJob(Payload):
 class OpenJobs(Payload):
     """Open jobs of a tenant: those that all of these let through."""
 
-    job_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] | None = None
+    job_type: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
     lane: Lane | None = None
     submitted_before: AwareDatetime | None = None
     """None: before the walk began."""

@@ -1,10 +1,10 @@
 """Every variable of the environment, and the only place that reads them.
 
-A slice is what one part needs (`Database`, `Worker`, ...); a process is a few slices. `load` reads
-all of them from a mapping and reports every fault at once, naming variable, expected form and given
-value. Secrets may come from a file instead: the same name with `_FILE` behind it. An empty variable
-counts as unset. `masked` is what may be logged, `reference` what the documentation shows. What
-operators turn while everything runs is declared in `live`, and `in_force` says what holds then.
+One of `slices` is what a part needs (`Database`, `Worker`, ...); a process is a few slices. `load`
+reads them from a mapping, as `values` says, and reports every fault at once, naming variable,
+expected form and given value. Secrets may come from a file instead: the name with `_FILE` behind
+it. An empty variable counts as unset. `masked` is what may be logged, `variables` the page of all.
+What operators turn while everything runs is declared in `live`; `in_force` says what holds then.
 Nothing here asks anybody: who follows Postgres is `imagefleet.live`.
 
 Of pydantic-settings only the model is used: its own sources take `_FILE` from no variable, tell

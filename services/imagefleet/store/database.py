@@ -307,7 +307,7 @@ def _translate(error: Exception) -> FleetError | None:
     match error:
         case asyncpg.InvalidCachedStatementError() | asyncpg.OutdatedSchemaCacheError():
             # A migration outdated the plan; the driver has dropped it, so the next try succeeds.
-            return _unavailable("database_conflict", detail)
+            return unavailable("database_conflict", detail)
         case asyncpg.PostgresError():
             return _translate_state(error, detail)
         case asyncpg.DataError():  # refused on our side of the wire, as `22` is on the other
@@ -315,11 +315,11 @@ def _translate(error: Exception) -> FleetError | None:
         case asyncpg.ClientConfigurationError():  # what the URL asks for makes no sense
             return Misconfigured(f"the database URL: {error}")
         case asyncpg.InterfaceError() if _is_closed(error):
-            return _unavailable("database_unavailable", detail)
+            return unavailable("database_unavailable", detail)
         case TimeoutError():
-            return _unavailable("database_timeout", detail)
+            return unavailable("database_timeout", detail)
         case OSError() | asyncpg.TargetServerAttributeNotMatched():
-            return _unavailable("database_unavailable", detail)
+            return unavailable("database_unavailable", detail)
         case _:  # the driver was misused: a bug, and its own words say it best
             return None
 
@@ -329,11 +329,11 @@ def _translate_state(error: asyncpg.PostgresError, detail: str) -> FleetError:
     if state == ILLEGAL_TRANSITION:
         return IllegalTransition(detail)
     if state.startswith(TIMED_OUT):
-        return _unavailable("database_timeout", detail)
+        return unavailable("database_timeout", detail)
     if state.startswith(CONFLICT):
-        return _unavailable("database_conflict", detail)
+        return unavailable("database_conflict", detail)
     if state.startswith(UNAVAILABLE):
-        return _unavailable("database_unavailable", detail)
+        return unavailable("database_unavailable", detail)
     # Postgres's own DETAIL quotes whole rows; the names are what an operator needs.
     named = {
         "constraint": error.constraint_name,
@@ -344,7 +344,8 @@ def _translate_state(error: asyncpg.PostgresError, detail: str) -> FleetError:
     return _rejected(f"{state}{told} {detail}")
 
 
-def _unavailable(code: str, detail: str) -> Unavailable:
+def unavailable(code: str, detail: str | None = None) -> Unavailable:
+    """What is told of a database that does not answer, whoever waits for it."""
     return Unavailable(code, "The database is not available right now.", detail)
 
 

@@ -33,6 +33,7 @@ from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.limits import Limits, judge_bytes, judge_density, judge_header
 from imagefleet.imaging.sniff import HEAD_BYTES, NO_DECLARATION, agree, sniff
 from imagefleet.jobs.images import ImageFormat
+from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.store.fleet.keys import ApiKey
 
 REFUSED_HEAD: Final = 20  # requests more: ten a second by default, after the first twenty
@@ -163,7 +164,7 @@ class Intake:
             ):
                 stored = await originals.head(key)
                 if stored.bytes == 0:
-                    raise InputRejected("empty_file", "The file is empty.")
+                    raise InputRejected("empty_file", failure_sentence("empty_file"))
                 judge_bytes(stored.bytes, replace(limits, max_bytes=most_bytes))
                 head = await originals.fetch_head(
                     key, most_bytes=HEAD_BYTES, expected_etag=stored.etag

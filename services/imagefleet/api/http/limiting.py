@@ -18,7 +18,7 @@ from uuid import UUID
 from imagefleet.errors import LimitReached, Unavailable
 from imagefleet.jobs.limits import KEY_OPEN_JOBS, LIMITS, OPEN_JOBS
 from imagefleet.jobs.model import TenantId
-from imagefleet.store.database import CONNECT_WITHIN, Connection
+from imagefleet.store.database import CONNECT_WITHIN, Connection, unavailable
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.admissions import room_for_jobs
 
@@ -50,7 +50,6 @@ _SENTENCES: Final = {
     "forms": "Your tenant has as many unused upload forms as it may have.",
     "form_bytes": "The unused upload forms of your tenant allow as many bytes as they may.",
 }
-TOO_LATE: Final = "The database is not available right now."
 _TOO_MANY: Final = "Too many clients listen to events or wait for jobs at the moment."
 
 
@@ -234,7 +233,7 @@ class Limiting:
             async with asyncio.timeout(CONNECT_WITHIN):  # as long as for a connection
                 await turn.acquire()
         except TimeoutError as error:
-            raise Unavailable("database_timeout", TOO_LATE) from error
+            raise unavailable("database_timeout") from error
         try:
             yield not self.rooms_of(key).are_known_for(jobs)
         finally:

@@ -36,7 +36,7 @@ from imagefleet.live import Live
 from imagefleet.settings import Api
 from imagefleet.settings.live import ORIGINALS
 from imagefleet.store.database import Connection, Isolation, Pool
-from imagefleet.store.fleet.audit import Acting, Actor, acting
+from imagefleet.store.fleet.audit import LONGEST_NAME, Acting, Actor, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.rings import rings_for
 from imagefleet.telemetry.metrics import ApiMetrics
@@ -58,7 +58,6 @@ _ALWAYS: Final = (
 )
 
 _NAMESPACE: Final = UUID("2b1f6f52-6f0a-4d6c-9a3e-5f0f6f3f0d11")
-LONGEST_NAME: Final = 200  # characters of a key's, as the audit keeps it
 _ROUTE: Final = "route"
 
 log = structlog.get_logger()
@@ -259,16 +258,20 @@ class Tools:
         self, operation: str, table: str, request: Request, key: ApiKey
     ) -> AsyncIterator[Acting]:
         """The one way for operators to change something: one transaction, told to the audit."""
-        by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=request.state.address)
         async with (
             self._operators(operation, table) as connection,
-            acting(connection, by) as begun,
+            acting(connection, actor_of(request, key)) as begun,
         ):
             yield begun
 
     def ring(self, accepted: Iterable[tuple[Submission, object]]) -> None:
         """After the commit: announce what is new and due, without waiting for it."""
         self.doorbell.ring(rings_for(accepted))
+
+
+def actor_of(request: Request, key: ApiKey) -> Actor:
+    """Who asks, as the audit keeps it."""
+    return Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=request.state.address)
 
 
 async def tools_of(request: Request) -> Tools:

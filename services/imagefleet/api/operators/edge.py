@@ -13,8 +13,8 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import ToolsHere, answer
-from imagefleet.api.operators.schemas import Reason, who
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.operators.schemas import who
+from imagefleet.api.producers.schemas import Incoming, Reason
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.edge import EdgeStatus, InvalidationView, OwedInvalidations
 from imagefleet.jobs.shapes.sweeping import SweepView, WalkView

@@ -11,7 +11,7 @@ from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
 from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
+from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange, PageSize
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
@@ -43,7 +43,6 @@ from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.replays import count_outcomes
 
 MOST_BYTES: Final = 65_536  # of the JSON
-MOST_ON_A_PAGE: Final = 100
 _KIND: Final = "job"
 
 
@@ -66,7 +65,7 @@ async def oversee(
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: JobId | None = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of one tenant or of all."""

@@ -15,9 +15,9 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
-from imagefleet.api.producers.ranges import ID_PREFIX, range_alone
-from imagefleet.api.producers.schemas import Incoming, RunAt
+from imagefleet.api.operators.schemas import TENANT, TYPE, who
+from imagefleet.api.producers.ranges import ID_PREFIX, MOST_ON_A_PAGE, range_alone
+from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.replays import ReplayOrder
 from imagefleet.jobs.shapes.letters import (
@@ -42,7 +42,6 @@ from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayBatch, replay_l
 from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
-MOST_ON_A_PAGE: Final = 100
 CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
 MOST_ACKNOWLEDGED: Final = 1000

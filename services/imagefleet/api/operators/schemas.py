@@ -6,14 +6,14 @@ from fastapi import Query
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from imagefleet.api.producers.schemas import Incoming
+from imagefleet.api.producers.schemas import NO_CONTROLS, SENTENCE, Incoming, Reason
+from imagefleet.jobs.kinds import TYPE_FORM
 from imagefleet.jobs.model import JobId, Lane, PauseScope
 from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
-TYPE: Final = r"^[a-z][a-z0-9_]{0,62}$"
-TARGET: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
-SENTENCE: Final = r"^[^\x00]{1,500}$"
+TYPE: Final = TYPE_FORM
+TARGET: Final = NO_CONTROLS
 MOST_WATCHED: Final = 1000
 ONE_THING: Final = (
     f"must name one thing: `target` needs tenant and name, `tenant` a tenant, `type` a name, "
@@ -21,7 +21,6 @@ ONE_THING: Final = (
 )
 _NOT_OF_A_TARGET: Final = "refuseNew is not for a target: it is not asked at submit"
 
-Reason = Annotated[str, Field(pattern=SENTENCE)]
 Why = Annotated[
     str | None,
     Query(alias="reason", pattern=SENTENCE, description="Why; kept in the audit."),

@@ -11,7 +11,8 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import SENTENCE, NewValue, who
+from imagefleet.api.operators.schemas import NewValue, who
+from imagefleet.api.producers.schemas import SENTENCE
 from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.shapes.rules import Settings, SettingView
 from imagefleet.settings.in_force import about, contradictions, find_setting, in_force, named

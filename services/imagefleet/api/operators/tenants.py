@@ -14,8 +14,9 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, Reason, who
-from imagefleet.api.producers.schemas import Incoming, RunAt
+from imagefleet.api.operators.schemas import TENANT, TYPE, who
+from imagefleet.api.producers.ranges import PageSize
+from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
@@ -36,7 +37,6 @@ from imagefleet.store.fleet.tenants import (
 from imagefleet.store.jobs.cancelling import Chosen, count_chosen, ring_first
 from imagefleet.store.jobs.submissions import submit_job
 
-MOST_ON_A_PAGE: Final = 100
 HEAVIEST: Final = 100
 _KIND: Final = "tenant"
 
@@ -79,7 +79,7 @@ class NewCancellation(Incoming):
 async def find_tenants(
     _key: Operator,
     tools: ToolsHere,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: Annotated[str, Query(pattern=TENANT)] | None = None,
 ) -> Response:
     """By name, with what each has open and whether it is paused."""

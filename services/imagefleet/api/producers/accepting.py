@@ -12,13 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias, TypeVar
 
-from imagefleet.api.http.limiting import TOO_LATE, Limiting
+from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.requests import Tools
 from imagefleet.api.producers.submitting import Admission, Admitted
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import JobId, Submission, Submitted
 from imagefleet.runtime import Batcher
-from imagefleet.store.database import CONNECT_WITHIN, Connection
+from imagefleet.store.database import CONNECT_WITHIN, Connection, unavailable
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.submissions import (
     find_standing_jobs,
@@ -64,7 +64,7 @@ class Accepting:
                 async with asyncio.timeout(CONNECT_WITHIN) as patience:  # as for a connection
                     answer = await self._together.put((key, job, patience))
             except TimeoutError as error:
-                raise Unavailable("database_timeout", TOO_LATE) from error
+                raise unavailable("database_timeout") from error
             if answer is not None:
                 return answer
         [alone] = await self._take([(key, job)], submit_jobs, "submit_job")

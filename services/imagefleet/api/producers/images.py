@@ -15,8 +15,7 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import OriginalsReader, Reader, Submitter
 from imagefleet.api.http.openapi import Routes, described
 from imagefleet.api.http.requests import Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.jobs import CURSOR, MOST_ON_A_PAGE
-from imagefleet.api.producers.ranges import IdPrefix, range_alone
+from imagefleet.api.producers.ranges import CURSOR, IdPrefix, PageSize, range_alone
 from imagefleet.api.producers.schemas import NO_CONTROLS, RunAt
 from imagefleet.api.producers.submitting import (
     Admission,
@@ -68,7 +67,7 @@ async def find_images(
     status: ImageStatus | None = None,
     created_after: Annotated[RunAt | None, Query(alias="createdAfter")] = None,
     created_before: Annotated[RunAt | None, Query(alias="createdBefore")] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: Annotated[UUID | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, those of which all of it is true; a page may be short and not the last.

@@ -22,7 +22,7 @@ from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answ
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.job_types import OF_OPERATORS, compose
-from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange
+from imagefleet.api.producers.ranges import CURSOR, CreatedAfter, IdPrefix, IdRange, PageSize
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -42,7 +42,7 @@ from imagefleet.api.producers.submitting import (
 )
 from imagefleet.errors import FleetError, LimitReached, RequestRejected
 from imagefleet.jobs.images import image_target
-from imagefleet.jobs.kinds import CancelJob
+from imagefleet.jobs.kinds import TYPE_FORM, CancelJob
 from imagefleet.jobs.model import (
     JobId,
     JobState,
@@ -60,10 +60,8 @@ from imagefleet.store.jobs.submissions import find_standing, submit_job
 LONGEST_WAIT: Final = 20  # seconds; below what proxies wait for an answer
 MOST_JSON_BYTES: Final = MAX_PAYLOAD_BYTES + 16_384  # the payload, and what is said about it
 MOST_BATCH_BYTES: Final = 2**20
-MOST_ON_A_PAGE: Final = 100
 LONGEST_PIECE: Final = 0.002  # seconds of the event loop, and one job more
 JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request does
-CURSOR: Final = "The `nextCursor` of the page before."
 
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
 _OF_OPERATORS: Final = "This job cancels others; only operators cancel it."
@@ -144,15 +142,13 @@ async def find_jobs(
     key: Reader,
     tools: ToolsHere,
     status: JobState | None = None,
-    job_type: Annotated[
-        str | None, Query(alias="jobType", pattern=r"^[a-z][a-z0-9_]{0,62}$")
-    ] = None,
+    job_type: Annotated[str | None, Query(alias="jobType", pattern=TYPE_FORM)] = None,
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     image_id: Annotated[UUID | None, Query(alias="imageId")] = None,
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of these, some ids."""

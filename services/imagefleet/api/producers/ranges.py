@@ -1,4 +1,4 @@
-"""Ranges of ids: those that begin alike, and those that are no older than a time.
+"""Which of a list: how many, and ids that begin alike or are no older than a time.
 
 An id of version 7 begins with the milliseconds of its making, so either is a stretch of the index
 that lists have anyway. A list of both is read as far as its page, whatever there is.
@@ -15,10 +15,13 @@ from imagefleet.api.producers.schemas import RunAt
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobId
 
+MOST_ON_A_PAGE: Final = 100
+CURSOR: Final = "The `nextCursor` of the page before."
 ID_PREFIX: Final = r"^([0-9a-fA-F]-?){8,32}$"
 DIGITS: Final = 32
 LAST: Final = 2**128 - 1
 
+PageSize = Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)]
 IdPrefix = Annotated[
     str | None,
     Query(

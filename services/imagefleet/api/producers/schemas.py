@@ -15,7 +15,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from imagefleet.api.http.intake import IMAGE_TYPES
 from imagefleet.api.http.requests import TOKEN
 from imagefleet.jobs.images import Focal
-from imagefleet.jobs.kinds import RecipeName, Share
+from imagefleet.jobs.kinds import TYPE_FORM, RecipeName, Share
 from imagefleet.jobs.policies import MOST_ATTEMPTS
 from imagefleet.jobs.shapes.shape import AcceptedJob, Problem, Shape
 
@@ -26,6 +26,7 @@ JOB_TYPE_FORMAT: Final = "job-type"
 """Marks in a schema what names a job type that producers may submit."""
 PRINTABLE_ASCII: Final = r"^[\x21-\x7e]{1,255}$"
 NO_CONTROLS: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{1,255}$"
+SENTENCE: Final = r"^[^\x00]{1,500}$"
 _SHARE: Final = r"(0(\.[0-9]{1,9})?|1(\.0{1,9})?)"
 FOCAL: Final = rf"^{_SHARE},{_SHARE}$"
 
@@ -64,6 +65,8 @@ class Incoming(BaseModel):
 
 IdempotencyKey = Annotated[str, Field(pattern=PRINTABLE_ASCII)]
 Reference = Annotated[str, Field(pattern=NO_CONTROLS)]
+Reason = Annotated[str, Field(pattern=SENTENCE)]
+ReasonIfAny = Annotated[str, Field(pattern=r"^[^\x00]{0,500}$")]
 RunAt = Annotated[AwareDatetime, AfterValidator(_in_this_century)]
 
 
@@ -150,7 +153,22 @@ class NewJobs(Incoming):
 class Cancellation(Incoming):
     """Why a job is cancelled; for the operators' eyes."""
 
-    reason: Annotated[str, Field(pattern=r"^[^\x00]{0,500}$")] = ""
+    reason: ReasonIfAny = ""
+    idempotency_key: IdempotencyKey | None = None
+
+
+class TargetReason(Incoming):
+    """Why somebody holds back a target of theirs."""
+
+    reason: Reason
+
+
+class TargetCancellation(Incoming):
+    """Which of a target's open jobs are cancelled: those that all of these let through."""
+
+    job_type: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
+    submitted_before: RunAt | None = None
+    reason: ReasonIfAny = ""
     idempotency_key: IdempotencyKey | None = None
 
 

@@ -5,15 +5,14 @@ from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Path, Query, Request
-from pydantic import Field
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Reader, Submitter
 from imagefleet.api.http.bodies import read_json, read_json_if_any
 from imagefleet.api.http.openapi import Routes, described, json_body
-from imagefleet.api.http.requests import LONGEST_NAME, Tools, ToolsHere, accepted, answer
-from imagefleet.api.producers.jobs import MOST_ON_A_PAGE
-from imagefleet.api.producers.schemas import NO_CONTROLS, IdempotencyKey, Incoming, RunAt
+from imagefleet.api.http.requests import Tools, ToolsHere, accepted, actor_of, answer
+from imagefleet.api.producers.ranges import PageSize
+from imagefleet.api.producers.schemas import NO_CONTROLS, TargetCancellation, TargetReason
 from imagefleet.api.producers.submitting import (
     Admission,
     draft,
@@ -25,7 +24,7 @@ from imagefleet.errors import NotFound
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.shapes.images import TargetState, TargetView
 from imagefleet.jobs.shapes.shape import AcceptedJob
-from imagefleet.store.fleet.audit import Act, Acting, Actor, acting
+from imagefleet.store.fleet.audit import LONGEST_NAME, Act, Acting, acting
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.jobs.targets import find_target, list_waiting, told
@@ -37,27 +36,12 @@ TargetHere = Annotated[str, Path(pattern=NO_CONTROLS, description="Such as `imag
 router = Routes(tags=["targets"])
 
 
-class TargetReason(Incoming):
-    """Why somebody holds back a target of theirs."""
-
-    reason: Annotated[str, Field(pattern=r"^[^\x00]{1,500}$")]
-
-
-class TargetCancellation(Incoming):
-    """Which of a target's open jobs are cancelled: those that all of these let through."""
-
-    job_type: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")] | None = None
-    submitted_before: RunAt | None = None
-    reason: Annotated[str, Field(pattern=r"^[^\x00]{0,500}$")] = ""
-    idempotency_key: IdempotencyKey | None = None
-
-
 @router.get("/v1/targets/{target:whole_target}", **described("Look at a target", TargetView, 404))
 async def show_target(
     target: TargetHere,
     key: Reader,
     tools: ToolsHere,
-    limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 50,
+    limit: PageSize = 50,
     cursor: Annotated[int, Query(ge=0, lt=2**63, description="The `nextCursor` before.")] = 0,
 ) -> Response:
     """Whether it is paused, and its open jobs in the order that they run in."""
@@ -144,6 +128,8 @@ async def _acting(
     request: Request, key: ApiKey, tools: Tools, operation: str
 ) -> AsyncIterator[Acting]:
     """Under the API's own role, and told to the audit as what operators do is."""
-    by = Actor(name=key.name[:LONGEST_NAME], key_id=key.id, address=request.state.address)
-    async with tools.pool.use(operation, "pauses") as connection, acting(connection, by) as begun:
+    async with (
+        tools.pool.use(operation, "pauses") as connection,
+        acting(connection, actor_of(request, key)) as begun,
+    ):
         yield begun

@@ -5,6 +5,7 @@ from typing import Literal
 
 from imagefleet.errors import InputRejected
 from imagefleet.jobs.images import ImageFormat
+from imagefleet.jobs.lifecycle import failure_sentence
 
 MOST_FRAMES = 1_000  # are counted; parsers look for one more, and stop there
 
@@ -61,12 +62,12 @@ def uint(data: bytes, at: int, size: int, order: Literal["big", "little"] = "big
 
 def corrupt(image_format: ImageFormat | None, detail: str) -> InputRejected:
     what = image_format.name if image_format else "decoder"
-    return InputRejected("corrupt", "The image is damaged and cannot be read.", f"{what}: {detail}")
+    return InputRejected("corrupt", failure_sentence("corrupt"), f"{what}: {detail}")
 
 
 def too_many_parts(image_format: ImageFormat, detail: str) -> InputRejected:
     """Of a file whose header goes on in more pieces than any encoder writes."""
-    sentence = "The image is made of more pieces than it may be."
+    sentence = failure_sentence("too_many_parts")
     return InputRejected("too_many_parts", sentence, f"{image_format.name}: {detail}")
 
 

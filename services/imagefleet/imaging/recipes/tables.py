@@ -18,12 +18,12 @@ from imagefleet.imaging.recipes import (
     Place,
     Truncated,
 )
+from imagefleet.jobs.kinds import RECIPE_FORM
 
-RECIPE_NAME: Final = "^[a-z][a-z0-9_-]{0,62}$"
 VARIANT_NAME: Final = "^[a-z][a-z0-9_-]{0,59}$"  # with "-3x" behind it, it is part of a key
 COLOUR: Final = "^#[0-9a-fA-F]{6}$"
 FORMS: Final[Mapping[str, str]] = {
-    RECIPE_NAME: "small letters, digits, - and _, a letter first, at most 63",
+    RECIPE_FORM: "small letters, digits, - and _, a letter first, at most 63",
     VARIANT_NAME: "small letters, digits, - and _, a letter first, at most 60",
     COLOUR: "a colour such as #ffffff",
 }
@@ -128,7 +128,7 @@ class RecipesFile(FileTable):
     schema_at: Annotated[str, Field(alias="$schema")] = ""
     """For editors of JSON."""
     recipes: Annotated[
-        dict[Annotated[str, Field(pattern=RECIPE_NAME)], RecipeTable],
+        dict[Annotated[str, Field(pattern=RECIPE_FORM)], RecipeTable],
         Field(min_length=1, max_length=64),
     ]
     """One of them is called default."""

@@ -17,6 +17,8 @@ from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.rules import AuditLines, AuditLineView
 from imagefleet.store.database import Connection
 
+LONGEST_NAME: Final = 200  # characters of an actor's
+
 
 class Actor(NamedTuple):
     """Who acts."""

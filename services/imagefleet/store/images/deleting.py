@@ -41,12 +41,17 @@ VALUES ($1, $2, $3, $4)
 RETURNING image_id
 """
 
-LIST_VOID: Final = """
+# What a deleted image makes void: its open jobs that are not to end already, and end nothing.
+_VOID: Final = """
 SELECT jobs.id
   FROM jobs
  WHERE jobs.tenant_id = $1 AND jobs.target = $2
    AND jobs.state IN ('queued', 'processing', 'failed_retryable')
    AND NOT jobs.preempts AND jobs.cancel_requested_at IS NULL
+"""
+
+LIST_VOID: Final = f"""
+{_VOID}
  ORDER BY jobs.target_seq
  LIMIT $3
 """
@@ -124,11 +129,7 @@ SELECT tombstone.job_id, coalesce(jobs.type, 'delete_image') AS type,
 # What the request cancelled is flagged by its own job; this is for what came past it.
 FLAG_VOID: Final = f"""
 WITH void AS MATERIALIZED (
-    SELECT jobs.id
-      FROM jobs
-     WHERE jobs.tenant_id = $1 AND jobs.target = $2
-       AND jobs.state IN ('queued', 'processing', 'failed_retryable')
-       AND NOT jobs.preempts AND jobs.cancel_requested_at IS NULL
+    {_VOID}
      ORDER BY jobs.id
        FOR UPDATE
 ),

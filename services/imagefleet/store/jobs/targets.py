@@ -16,20 +16,20 @@ from imagefleet.jobs.shapes.jobs import JobView
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.reports import PUBLIC_COLUMNS
 from imagefleet.store.jobs.rings import ring_head
+from imagefleet.store.jobs.verdicts import pauses_target
 
 MOST_PAUSED: Final = 1000  # targets of a tenant that it has paused itself: operators list them all
 
 _BY_OPERATORS: Final = "Operators have paused this target; only they resume it."
 _TOO_MANY: Final = f"A tenant may have {MOST_PAUSED} targets paused: resume some first."
 
-FIND_TARGET: Final = """
+FIND_TARGET: Final = f"""
 SELECT asked.target, pauses.paused_at, pauses.paused_by, pauses.reason, pauses.of_tenant
   FROM (SELECT $1::text AS tenant_id, $2::text AS target) AS asked
   LEFT JOIN targets ON targets.tenant_id = asked.tenant_id AND targets.target = asked.target
-  LEFT JOIN pauses ON pauses.scope = 'target' AND pauses.tenant_id = asked.tenant_id
-                  AND pauses.name = asked.target
+  LEFT JOIN pauses ON {pauses_target("asked")}
  WHERE targets.target IS NOT NULL OR pauses.name IS NOT NULL
-"""
+"""  # noqa: S608 - composed at import from the rule of verdicts.py
 
 
 async def find_target(

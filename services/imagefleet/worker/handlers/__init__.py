@@ -1,4 +1,8 @@
-"""The built-in job types, in small files; others come by an entry point."""
+"""The built-in job types, one module a work; others come by an entry point.
+
+Each is a function of the context that `worker.handling` gives it, its one door to Postgres, S3 and
+renderings. Their promise is that being stopped anywhere and run again from the cursor does no harm.
+"""
 
 from dataclasses import replace
 from importlib.metadata import entry_points
