@@ -134,6 +134,7 @@ SAY_NOTHING_OF_A_FLEET: Final = {
     "images download",  # tests/cli/test_downloading.py
     "api",
     "maintenance",
+    "console",
 }
 
 

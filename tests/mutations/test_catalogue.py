@@ -62,6 +62,12 @@ def copy() -> Iterator[Copy]:
         yield copy
 
 
+def test_what_is_green_here_is_green_in_the_copy(copy: Copy) -> None:
+    told = copy.run(HARMLESS.tests)
+
+    assert told.exit_code == 0, told.output
+
+
 def test_a_mutation_whose_test_goes_red_is_caught_and_undone(copy: Copy) -> None:
     file = copy.root / CAUGHT.path
     before = file.read_text()

@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from tests.mutations.mutation import ROOT, Mutation
 
-COPIED: Final = ("migrations", "pyproject.toml", "services", "tests")
+COPIED: Final = ("infra", "migrations", "pyproject.toml", "services", "tests")
 TESTS_FAILED: Final = 1  # pytest's exit code; others say that it could not even run
 WITHIN: Final = 180.0  # seconds for the tests of one mutation; each has its own timeout, too
 

@@ -14,7 +14,7 @@ PROCESSES: Final = {
     "api": ("api", "imagefleet.api.main", {"PIL", "typer", "httpx"}),
     "worker": ("worker", "imagefleet.worker.main", {"fastapi", "uvicorn", "typer"}),
     "maintenance": ("maintenance", "imagefleet.maintenance.main", {"PIL", "fastapi", "typer"}),
-    "console": ("console", "imagefleet.console.main", {"PIL", "asyncpg", "boto3", "typer"}),
+    "console": ("console", "imagefleet.console.main", {"PIL", "boto3", "typer", "multipart"}),
     "cli": ("operator", "imagefleet.cli.main", {"PIL", "fastapi"}),
     "bootstrap": ("operator", "imagefleet.embedded.localstack", {"PIL", "fastapi"}),
     "edge": ("operator", "imagefleet.embedded.edge.server", {"PIL", "fastapi"}),
