@@ -75,6 +75,13 @@ class Opened:
         """What a browser says of a form of ours."""
         return {"Origin": self.url}
 
+    async def post(
+        self, visitor: httpx.AsyncClient, path: str, *, back: str = "/", **fields: str | list[str]
+    ) -> httpx.Response:
+        """Send a form of this session; the page that says what became of it."""
+        form = {"csrf": self.session.csrf, "back": back} | fields
+        return await visitor.post(path, data=form, headers=self.origin, follow_redirects=True)
+
     def visitor(self, **headers: str) -> httpx.AsyncClient:
         """Somebody with a browser, and nothing else."""
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, verify=UNUSED)
