@@ -6,6 +6,7 @@ from uuid import UUID
 import httpx
 import pytest
 
+from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.images import preview_key
 from imagefleet.jobs.lifecycle import Completed
 from imagefleet.store.database import Connection
@@ -86,7 +87,11 @@ async def test_a_focal_point_is_moved(console: Opened, image: UUID, superuser: C
 
 
 async def test_an_original_is_seen_as_a_small_picture_that_a_worker_makes(
-    console: Opened, image: UUID, worker: Connection, superuser: Connection
+    console: Opened,
+    image: UUID,
+    worker: Connection,
+    superuser: Connection,
+    originals: Objects,
 ) -> None:
     place = f"/images/{image}/original"
     async with console.logged_in() as visitor:
@@ -95,7 +100,7 @@ async def test_an_original_is_seen_as_a_small_picture_that_a_worker_makes(
         job_id = await superuser.fetchval("SELECT id FROM jobs WHERE type = 'preview_original'")
         still = await visitor.get(place, params={"job": str(job_id)})
         source = await superuser.fetchval("SELECT max(source_seq) FROM image_sources")
-        await console.api.originals.put(preview_key(image, source), A_WEBP)
+        await originals.put(preview_key(image, source), A_WEBP, Headers("image/webp", "no-store"))
         held = await hold_job(worker, job_id)
         await settle_job(worker, held, Completed(result={"bytes": len(A_WEBP)}))
         made = await visitor.get(place, params={"job": str(job_id)})

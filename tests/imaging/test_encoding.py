@@ -14,10 +14,10 @@ from imagefleet.imaging.graphics import Origin, is_drawn
 from imagefleet.imaging.recipes import Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
 from imagefleet.jobs.images import Caveat, ImageFormat
+from tests.imaging.likeness import distance
 from tests.imaging.rendering import one, rendered
 from tests.imaging.test_graphics import page, photo
 from tests.support.images import opened, saved, translucent
-from tests.support.likeness import distance
 from tests.support.recipes import RECIPES
 
 AVIF, JPEG, PNG, WEBP = ImageFormat.AVIF, ImageFormat.JPEG, ImageFormat.PNG, ImageFormat.WEBP

@@ -17,11 +17,11 @@ from PIL import Image, ImageChops, ImageFilter, ImageOps
 
 from imagefleet.imaging.recipes import Fit, Focus, Place, Recipe, Watermark
 from imagefleet.jobs.images import Focal, ImageFormat
+from tests.imaging.likeness import BLOCK, distance
 from tests.imaging.rendering import one, picture_of
 from tests.imaging.scenes import GOLDEN, PHOTOS, badge, landscape, photo, see_through
 from tests.support.golden import Golden
 from tests.support.images import as_a_camera_stores, saved
-from tests.support.likeness import BLOCK, distance
 
 MEAN, WORST = 4.0, 16.0
 OUT = [ImageFormat.JPEG, ImageFormat.WEBP, ImageFormat.AVIF, ImageFormat.PNG]

@@ -52,7 +52,6 @@ Pictures
     published   pictures of one colour, and what their addresses show to anybody
 
 Judging
-    likeness    how far two pictures are from each other to whoever looks
     golden      what is seen from outside, kept word for word
     journal     what a run left behind, read without the product
     checker     judges a run from that

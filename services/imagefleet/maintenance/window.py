@@ -5,6 +5,10 @@ little stands there as the workers can take until the next look: their free slot
 finish in the meantime. What waits in Postgres takes turns by start-time fair queueing: each tenant
 has a virtual time that rises with every job it was given, and whose is lowest is next. A tenant
 that had nothing waiting comes in just before the others, by one turn, and cannot save turns up.
+
+What lost: turns for each type, by which a tenant with five types has five. And one span to tell the
+pace by: the last five seconds let a lane of quick jobs take three to come up, and the last second
+takes slots that all end at once for a quick lane, so it is whichever says more, less one such wave.
 """
 
 import asyncio
