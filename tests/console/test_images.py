@@ -100,7 +100,11 @@ async def test_an_original_is_seen_as_a_small_picture_that_a_worker_makes(
         job_id = await superuser.fetchval("SELECT id FROM jobs WHERE type = 'preview_original'")
         still = await visitor.get(place, params={"job": str(job_id)})
         source = await superuser.fetchval("SELECT max(source_seq) FROM image_sources")
-        await originals.put(preview_key(image, source), A_WEBP, Headers("image/webp", "no-store"))
+        await originals.put(
+            preview_key(image, source),
+            A_WEBP,
+            Headers(content_type="image/webp", cache_control="no-store"),
+        )
         held = await hold_job(worker, job_id)
         await settle_job(worker, held, Completed(result={"bytes": len(A_WEBP)}))
         made = await visitor.get(place, params={"job": str(job_id)})

@@ -106,10 +106,10 @@ async def test_one_that_is_refused_says_why_and_costs_no_other(
     assert {str(each) for each in await flagged(superuser)} == {str(world.waiting)}
 
 
+@pytest.mark.usefixtures("world")
 async def test_all_that_a_filter_finds_is_counted_then_cancelled_by_one_job(
-    console: Opened, world: World, superuser: Connection
+    console: Opened, superuser: Connection
 ) -> None:
-    assert world
     async with console.logged_in() as visitor:
         counted = await console.post(visitor, "/jobs/all/count?tenant=acme&type=noop")
         made = await superuser.fetchval("SELECT count(*) FROM jobs WHERE type = 'cancel_jobs'")
@@ -125,10 +125,10 @@ async def test_all_that_a_filter_finds_is_counted_then_cancelled_by_one_job(
     assert (payload["job_type"], payload["reason"]) == ("noop", WHY)
 
 
+@pytest.mark.usefixtures("world")
 async def test_without_a_tenant_nothing_is_cancelled_by_a_filter(
-    console: Opened, world: World, superuser: Connection
+    console: Opened, superuser: Connection
 ) -> None:
-    assert world
     async with console.logged_in() as visitor:
         answer = await console.post(visitor, "/jobs/all/cancel?type=noop", reason=WHY)
 

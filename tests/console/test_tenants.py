@@ -46,10 +46,10 @@ async def test_a_limit_is_set_and_undone(console: Opened, superuser: Connection)
     assert await superuser.fetchval(weight) == 1
 
 
+@pytest.mark.usefixtures("world")
 async def test_what_it_has_open_is_counted_then_cancelled(
-    console: Opened, world: World, superuser: Connection
+    console: Opened, superuser: Connection
 ) -> None:
-    assert world
     orders = "SELECT count(*) FROM jobs WHERE type = 'cancel_jobs' AND tenant_id = 'acme'"
     async with console.logged_in() as visitor:
         counted = await console.post(visitor, "/tenants/acme/count", type="noop")
