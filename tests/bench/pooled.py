@@ -1,7 +1,8 @@
 """What PgBouncer costs: the same statements directly, unprepared, and by way of it.
 
 In transaction mode, as many sessions behind it as the direct side has connections. What is the
-pooler's own is the difference between the unprepared side and that one.
+pooler's own is the difference between the unprepared side and that one. One of 1.21 or newer
+(TEST_PGBOUNCER names a program) is measured with prepared statements as well.
 """
 
 import time
@@ -18,13 +19,19 @@ from tests.bench.ground import Ground, submitted
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.database import Database, Role
 from tests.support.factories import a_submission, a_worker
-from tests.support.poolers import pgbouncer
+from tests.support.poolers import PREPARES, pgbouncer, version
 
 BATCH: Final = 10
 DIRECT: Final = "direct"
 UNPREPARED: Final = "unprepared"
 POOLED: Final = "pgbouncer"
-SAYS: Final[Mapping[str, Pooler]] = {DIRECT: "none", UNPREPARED: "pgbouncer", POOLED: "pgbouncer"}
+PREPARED: Final = "pgbouncer, prepared"
+SAYS: Final[Mapping[str, Pooler]] = {
+    DIRECT: "none",
+    UNPREPARED: "pgbouncer",
+    POOLED: "pgbouncer",
+    PREPARED: "pgbouncer-prepared",
+}
 
 
 @asynccontextmanager
@@ -32,8 +39,8 @@ async def reached(database: Database, role: Role, side: str) -> AsyncIterator[Po
     """Connections of this role, as a process has them on that side."""
     async with AsyncExitStack() as stack:
         url = database.url(role)
-        if side == POOLED:
-            running = pgbouncer(database, pool_size=CONNECTIONS)
+        if side in {POOLED, PREPARED}:
+            running = pgbouncer(database, pool_size=CONNECTIONS, prepares=side == PREPARED)
             url = (await stack.enter_async_context(running)).url(database, role)
         yield await stack.enter_async_context(
             open_pool(
@@ -77,7 +84,8 @@ async def submits(ground: Ground, jobs: int, side: str) -> Measured:
 @asynccontextmanager
 async def sides(ground: Ground, asked: Asked, *, of: str) -> AsyncIterator[Sides]:
     jobs, work = asked.jobs_of(ROWS[of]), {"claims": claims, "submits": submits}[of]
-    yield {side: partial(work, ground, jobs, side) for side in SAYS}
+    measured = [side for side in SAYS if side != PREPARED or version() >= PREPARES]
+    yield {side: partial(work, ground, jobs, side) for side in measured}
 
 
 def _row(of: str, about: str, jobs: int) -> Row:
@@ -86,7 +94,7 @@ def _row(of: str, about: str, jobs: int) -> Row:
         about=f"{about}, directly and by way of PgBouncer, {CONNECTIONS} connections",
         figures=[
             Figure(title=f"{about}, {ours}", unit="jobs/s", ours=ours, other=DIRECT)
-            for ours in (POOLED, UNPREPARED)
+            for ours in (PREPARED, POOLED, UNPREPARED)
         ],
         open=partial(sides, of=of),
         jobs=jobs,

@@ -98,10 +98,9 @@ async def test_many_clients_prepare_statements_where_the_pooler_keeps_them(
 async def test_nothing_of_one_client_is_left_in_the_session_of_the_next(
     database: Database,
 ) -> None:
-    """No prepared statement, and no setting but `jit`.
+    """No prepared statement, and no setting.
 
-    The driver turns that off where it learns of a type, and on again: perhaps in another session,
-    which costs nobody a result.
+    The driver turns `jit` off where it learns of a type, and back to what the role has it: off.
     """
     async with pgbouncer(database, pool_size=1) as running:
         url = running.url(database, "worker")
@@ -121,8 +120,17 @@ async def of_the_session(url: str) -> dict[str, str]:
         rows = await connection.fetch(
             "SELECT name, setting FROM pg_settings WHERE source = 'session'"
         )
-        settings = {row[0]: row[1] for row in rows if row[0] != "jit"}
+        settings = {row[0]: row[1] for row in rows if (row[0], row[1]) != ("jit", "off")}
         return settings | {"prepared": str(await connection.fetchval(PREPARED))}
+
+
+async def test_no_session_compiles_what_it_runs(database: Database) -> None:
+    """By the role: no client can say so."""
+    async with (
+        pgbouncer(database, pool_size=1) as running,
+        connect(running.url(database, "worker"), process="test", pooler="pgbouncer") as connection,
+    ):
+        assert await connection.fetchval("SHOW jit") == "off"
 
 
 async def test_a_process_that_was_not_told_of_the_pooler_does_not_start(
@@ -136,7 +144,7 @@ async def test_a_process_that_was_not_told_of_the_pooler_does_not_start(
 
 async def test_migrations_take_no_session_that_others_share(database: Database) -> None:
     """A lock of the session would stay behind in it, and keep nobody out meanwhile."""
-    lenient = {"ignore_startup_parameters": "statement_timeout"}
+    lenient = {"ignore_startup_parameters": "statement_timeout, jit"}
     async with pgbouncer(database, pool_size=1, more=lenient) as running:
         with pytest.raises(Misconfigured, match="Postgres's own URL"):
             await migrate(running.url(database, "owner"))

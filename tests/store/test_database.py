@@ -49,6 +49,12 @@ async def test_a_session_tells_whose_it_is(database: Database) -> None:
     assert tuple(row) == ("imagefleet_worker", "imagefleet-worker")
 
 
+async def test_no_session_compiles_what_it_runs(database: Database) -> None:
+    """Not even that of somebody who is no role of ours."""
+    async with connect(database.url("superuser"), process="test") as connection:
+        assert "off" == await connection.fetchval("SHOW jit")
+
+
 async def test_a_transaction_is_committed_whole_or_not_at_all(database: Database) -> None:
     async with database.pool("owner") as pool:
         async with pool.connection() as connection, connection.transaction():

@@ -44,6 +44,7 @@ Processes
     otlp        a collector of traces
     prometheus  Prometheus, which scrapes what runs, and promtool
     packages    programs of Debian that nobody installed
+    install     what docs/install.md has run, by whom
     browsers    Chromium, and what a page in it complained of and whom it asked
 
 Pictures

@@ -1,7 +1,7 @@
 """PgBouncer in transaction mode before a test's server: Debian's, which is started as nobody.
 
-Where there is none and none can be had, a test that asks for one is skipped, which needs its row in
-tests/SKIPS.md.
+TEST_PGBOUNCER names another one. Where there is none and none can be had, a test that asks for one
+is skipped, which needs its row in tests/SKIPS.md.
 """
 
 import os
@@ -53,7 +53,8 @@ class Pooler:
 
 @cache
 def _program() -> tuple[Path, dict[str, str]] | None:
-    there = shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin")
+    named = os.environ.get("TEST_PGBOUNCER")  # noqa: TID251 - as from a terminal
+    there = named or shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin")
     if there:
         return Path(there), {}
     found = unpacked("pgbouncer", CACHE, IN_PACKAGE)

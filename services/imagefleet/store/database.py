@@ -422,6 +422,8 @@ def _arguments(
     settings = {"application_name": f"imagefleet-{process}"}
     if pooler == "none":  # the others refuse parameters they do not know; the role's limits hold
         settings["statement_timeout"] = f"{statement_within * 1000:.0f}"
+        # To compile a claim takes two seconds, and to run it milliseconds.
+        settings["jit"] = "off"
     return {
         "dsn": dsn,
         "timeout": connect_within,

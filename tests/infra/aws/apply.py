@@ -31,6 +31,7 @@ from tests.infra.aws.differences import DIFFERENCES, of
 from tests.infra.aws.tls import over_tls
 from tests.localstack.fleet import Fleet, logs_of, prepared, processes_on
 from tests.localstack.pictures import pictures
+from tests.support.install import blocks
 from tests.support.stack import stack_folder
 from tests.support.terraform import (
     SERVICES,
@@ -113,8 +114,9 @@ async def step(
 
 
 def apply(applied: Applied) -> str:
-    """The first time: everything is made."""
-    applied.terraform.run("apply", "-auto-approve", "-no-color")
+    """The first time, by the words of docs/install.md: everything is made."""
+    for words in as_the_page_says("plan"):
+        applied.terraform.run(*words)
     applied.environment = outputs(applied.terraform)["environment"]
     return f"{len(applied.resources())} resources"
 
@@ -162,6 +164,13 @@ def refused(applied: Applied, plain: str) -> str:
     return f"{len(queues)} queues refuse"
 
 
+def as_the_page_says(word: str) -> list[list[str]]:
+    """All that the block of docs/install.md with this word tells Terraform but for its `init`."""
+    (told,) = (text for text in blocks("sh account") if f"\nterraform {word} " in f"\n{text}")
+    words = [line.split()[1:] for line in told.splitlines() if line.startswith("terraform ")]
+    return [each for each in words if each[0] != "init"]
+
+
 def _environment(pid: int) -> dict[str, str]:
     """What a process was started with, as the kernel tells it."""
     pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
@@ -201,7 +210,8 @@ def destroy(applied: Applied) -> str:
     count = len(applied.resources())
     looks = Looks(applied.aws)
     before = looks.everything()
-    applied.terraform.run("destroy", "-auto-approve", "-no-color")
+    *_, words = as_the_page_says("destroy")  # it was applied as destroyable
+    applied.terraform.run(*words, "-auto-approve")
     assert applied.resources() == []
     named = {value for told in applied.environment.values() for value in told.values()}
     assert before & named, "it was not looked at in the right place"

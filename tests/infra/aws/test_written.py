@@ -170,6 +170,35 @@ def test_postgres_forces_tls_and_can_be_put_back_to_any_moment() -> None:
     assert only("database", "variable", "deletion_protection")["default"] is True
 
 
+def test_a_destroy_takes_nothing_of_value_unless_that_is_said() -> None:
+    assert only("complete", "variable", "destroyable")["default"] is False
+    assert only("complete", "module", "storage")["force_destroy"] == "${var.destroyable}"
+    assert only("storage", "variable", "force_destroy")["default"] is False
+    assert only("complete", "module", "database")["deletion_protection"] == "${!var.destroyable}"
+
+
+def test_parts_are_given_what_the_others_made() -> None:
+    """Where Terraform's own tests pretend, as each of them has one module alone."""
+    arn = "${module.edge.distribution_arn}"
+
+    for module in ("storage", "identity"):
+        assert only("complete", "module", module)["distribution_arn"] == arn
+    for module in ("network", "database"):
+        assert only("complete", "module", module)["clients"] == "${var.clients}"
+        assert only("complete", "module", module)["subnet_ids"] == "${var.subnet_ids}"
+    for module in ("queues", "storage", "database", "identity"):
+        assert only("complete", "module", module)["kms_key_arn"] == "${var.kms_key_arn}"
+
+
+def test_what_the_edge_does_is_looked_for_where_its_metrics_are() -> None:
+    alarm = only("alarms", "resource", "aws_cloudwatch_metric_alarm", "edge_errors")
+
+    assert alarm["provider"] == "${aws.us_east_1}"
+    assert (
+        only("complete", "module", "alarms")["distribution_id"] == "${module.edge.distribution_id}"
+    )
+
+
 def test_no_pod_reaches_the_metadata_service() -> None:
     options = only("network", "resource", "aws_launch_template")["metadata_options"][0]
 

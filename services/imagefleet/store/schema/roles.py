@@ -72,6 +72,8 @@ async def _ensure_role(admin: Connection, role: str, *, superuser: bool) -> None
     await admin.execute(f"ALTER ROLE {role} SET statement_timeout = '{statement}'")
     await admin.execute(f"ALTER ROLE {role} SET idle_in_transaction_session_timeout = '{idle}'")
     await admin.execute(f"ALTER ROLE {role} SET lock_timeout = '{lock}'")
+    # Statements end sooner than they are compiled; behind a pooler nobody but the role can say so.
+    await admin.execute(f"ALTER ROLE {role} SET jit = off")
 
 
 DATABASE_EXISTS = "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)"

@@ -42,6 +42,11 @@ run "nothing_of_value_goes_with_a_destroy" {
     condition     = !var.destroyable
     error_message = "It is destroyable by default."
   }
+
+  assert {
+    condition     = output.environment.worker.CLOUDFRONT_DISTRIBUTION_ID == "E2EXAMPLE"
+    error_message = "Processes are told of another distribution than there is."
+  }
 }
 
 run "alarms_watch_dead_letters_age_the_edge_and_postgres" {
@@ -74,6 +79,37 @@ run "alarms_watch_dead_letters_age_the_edge_and_postgres" {
   assert {
     condition     = [for alarm in aws_cloudwatch_metric_alarm.oldest_message : alarm.dimensions.QueueName] == ["fleet-fast", "fleet-general"]
     error_message = "A lane is not watched."
+  }
+
+  assert {
+    condition = [
+      for alarm in concat([aws_cloudwatch_metric_alarm.dead_letters, aws_cloudwatch_metric_alarm.oldest_message["fast"], aws_cloudwatch_metric_alarm.edge_errors]) :
+      "${alarm.namespace} ${alarm.metric_name} ${alarm.statistic} ${alarm.comparison_operator} ${alarm.threshold} ${alarm.treat_missing_data}"
+      ] == [
+      "AWS/SQS ApproximateNumberOfMessagesVisible Maximum GreaterThanThreshold 0 notBreaching",
+      "AWS/SQS ApproximateAgeOfOldestMessage Maximum GreaterThanThreshold ${var.oldest_message_seconds} notBreaching",
+      "AWS/CloudFront 5xxErrorRate Average GreaterThanThreshold 1 notBreaching",
+    ]
+    error_message = "An alarm looks at something that there is not, or not at what it says."
+  }
+
+  assert {
+    condition = { for key, alarm in aws_cloudwatch_metric_alarm.database : key => "${alarm.namespace} ${alarm.metric_name} ${alarm.comparison_operator} ${alarm.threshold} ${alarm.treat_missing_data}" } == {
+      cpu          = "AWS/RDS CPUUtilization GreaterThanThreshold 85 breaching"
+      connections  = "AWS/RDS DatabaseConnections GreaterThanThreshold ${var.most_connections} breaching"
+      storage      = "AWS/RDS FreeStorageSpace LessThanThreshold ${var.least_storage_gib * 1073741824} breaching"
+      transactions = "AWS/RDS MaximumUsedTransactionIDs GreaterThanThreshold 1000000000 breaching"
+    }
+    error_message = "An alarm of Postgres looks at something that there is not, or not at what it says."
+  }
+
+  assert {
+    condition = (
+      aws_cloudwatch_metric_alarm.edge_errors.dimensions == tomap({ DistributionId = "E2EXAMPLE", Region = "Global" }) &&
+      aws_cloudwatch_metric_alarm.invalidations_deferred[0].metric_name == aws_cloudwatch_log_metric_filter.invalidations_deferred[0].metric_transformation[0].name &&
+      aws_cloudwatch_metric_alarm.invalidations_deferred[0].namespace == aws_cloudwatch_log_metric_filter.invalidations_deferred[0].metric_transformation[0].namespace
+    )
+    error_message = "The edge, or what it refuses, is looked for in the wrong place."
   }
 
   assert {

@@ -15,13 +15,17 @@ run "postgres_is_private_encrypted_and_can_be_put_back" {
   }
 
   assert {
-    condition     = { for parameter in aws_db_parameter_group.postgres.parameter : parameter.name => parameter.value }["rds.force_ssl"] == "1"
-    error_message = "Postgres takes connections without TLS."
-  }
-
-  assert {
-    condition     = { for parameter in aws_db_parameter_group.postgres.parameter : parameter.name => parameter.value }["log_parameter_max_length"] == "0"
-    error_message = "Values of tenants are in the log."
+    condition = { for parameter in aws_db_parameter_group.postgres.parameter : parameter.name => parameter.value } == {
+      "rds.force_ssl"                     = "1"
+      "ssl_min_protocol_version"          = "TLSv1.2"
+      "password_encryption"               = "scram-sha-256"
+      "log_statement"                     = "ddl"
+      "log_lock_waits"                    = "1"
+      "log_min_duration_statement"        = "1000"
+      "log_parameter_max_length"          = "0"
+      "log_parameter_max_length_on_error" = "0"
+    }
+    error_message = "Postgres takes connections without TLS, or writes down what tenants sent."
   }
 
   assert {
@@ -59,6 +63,38 @@ run "postgres_is_private_encrypted_and_can_be_put_back" {
   assert {
     condition     = aws_db_instance.postgres.multi_az && aws_db_instance.postgres.engine_version == "18" && aws_db_parameter_group.postgres.family == "postgres18"
     error_message = "It has no second instance, or the wrong version."
+  }
+}
+
+run "nothing_but_patches_comes_by_itself_and_all_is_in_its_networks" {
+  module {
+    source = "../../modules/database"
+  }
+
+  assert {
+    condition = (
+      aws_db_instance.postgres.auto_minor_version_upgrade &&
+      !aws_db_instance.postgres.allow_major_version_upgrade &&
+      !aws_db_instance.postgres.apply_immediately
+    )
+    error_message = "Patches are missed, or a release of Postgres comes amid the day."
+  }
+
+  assert {
+    condition = (
+      aws_db_instance.postgres.db_subnet_group_name == aws_db_subnet_group.postgres.name &&
+      toset(aws_db_subnet_group.postgres.subnet_ids) == toset(var.subnet_ids) &&
+      aws_db_instance.postgres.vpc_security_group_ids == toset([aws_security_group.postgres.id])
+    )
+    error_message = "Postgres is somewhere else than in these subnets, or not behind its group."
+  }
+
+  assert {
+    condition = (
+      toset(aws_db_instance.postgres.enabled_cloudwatch_logs_exports) == toset(["postgresql", "upgrade"]) &&
+      aws_db_instance.postgres.performance_insights_enabled
+    )
+    error_message = "Nobody sees what Postgres does."
   }
 }
 

@@ -41,6 +41,22 @@ run "the_edge_has_both_origins_and_asks_them_for_an_address_alone" {
   }
 
   assert {
+    condition = [
+      for origin in aws_cloudfront_distribution.edge.origin : [tolist(one(origin.custom_origin_config).origin_ssl_protocols), one(origin.custom_origin_config).origin_read_timeout]
+      if origin.origin_id == "api"
+    ] == [[tolist(["TLSv1.2"]), 10]]
+    error_message = "The API is asked over old TLS, or waited for longer than it takes."
+  }
+
+  assert {
+    condition = alltrue([
+      for behaviour in concat(aws_cloudfront_distribution.edge.default_cache_behavior, aws_cloudfront_distribution.edge.ordered_cache_behavior) :
+      !behaviour.compress && toset(behaviour.cached_methods) == toset(["GET", "HEAD"])
+    ])
+    error_message = "Images are compressed again."
+  }
+
+  assert {
     condition = (
       one(aws_cloudfront_distribution.edge.default_cache_behavior).target_origin_id == "outputs" &&
       one(aws_cloudfront_distribution.edge.ordered_cache_behavior).target_origin_id == "api" &&
@@ -114,6 +130,26 @@ run "names_of_ones_own_have_a_certificate_and_tls_1_2" {
     headers_policy_id = run.topology.edge.headers_policy_id
     domain_names      = ["images.example.com", "img.example.com"]
     certificate_arn   = "arn:aws:acm:us-east-1:111122223333:certificate/c"
+    web_acl_arn       = "arn:aws:wafv2:us-east-1:111122223333:global/webacl/a/b"
+    access_log_domain = "logs.s3.amazonaws.com"
+  }
+
+  assert {
+    condition = (
+      toset(aws_cloudfront_distribution.edge.aliases) == toset(var.domain_names) &&
+      one(aws_cloudfront_distribution.edge.viewer_certificate).acm_certificate_arn == var.certificate_arn &&
+      one(aws_cloudfront_distribution.edge.viewer_certificate).ssl_support_method == "sni-only"
+    )
+    error_message = "The names are not the distribution's, or have no certificate."
+  }
+
+  assert {
+    condition = (
+      aws_cloudfront_distribution.edge.web_acl_id == var.web_acl_arn &&
+      one(aws_cloudfront_distribution.edge.logging_config).bucket == var.access_log_domain &&
+      !one(aws_cloudfront_distribution.edge.logging_config).include_cookies
+    )
+    error_message = "The web ACL, or the access log, is not what was named."
   }
 
   assert {

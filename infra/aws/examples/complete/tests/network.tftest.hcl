@@ -26,6 +26,14 @@ run "queues_and_buckets_are_reached_without_the_internet" {
 
   assert {
     condition = (
+      toset(aws_vpc_endpoint.sqs[0].subnet_ids) == toset(var.subnet_ids) &&
+      aws_vpc_endpoint.sqs[0].security_group_ids == toset([aws_security_group.endpoints.id])
+    )
+    error_message = "The endpoint of SQS is not in every subnet, or not behind its group."
+  }
+
+  assert {
+    condition = (
       aws_vpc_endpoint.s3[0].service_name == "com.amazonaws.eu-central-1.s3" &&
       aws_vpc_endpoint.s3[0].vpc_endpoint_type == "Gateway" &&
       toset(aws_vpc_endpoint.s3[0].route_table_ids) == toset(["rtb-1"])

@@ -62,10 +62,10 @@ run "queues_are_those_of_the_topology" {
   }
 
   assert {
-    condition = alltrue([for policy in aws_sqs_queue_policy.tls_only : contains([
+    condition = alltrue([for key, policy in aws_sqs_queue_policy.tls_only : contains([
       for statement in jsondecode(policy.policy).Statement :
-      [statement.Effect, statement.Principal, statement.Action, try(statement.Condition.Bool["aws:SecureTransport"], "")]
-    ], ["Deny", "*", "sqs:*", "false"])])
+      [statement.Effect, statement.Principal, statement.Action, try(statement.Condition.Bool["aws:SecureTransport"], ""), statement.Resource]
+    ], ["Deny", "*", "sqs:*", "false", key == "dead-letter" ? output.dead_letter_arn : output.lane_arns[key]])])
     error_message = "A queue takes what comes without TLS."
   }
 
@@ -102,6 +102,13 @@ run "a_key_of_ones_own_takes_the_place_of_sqs_s" {
       for queue in concat(values(aws_sqs_queue.lane), [aws_sqs_queue.dead_letter]) : queue.kms_master_key_id == var.kms_key_arn
     ])
     error_message = "A queue does not use the key."
+  }
+
+  assert {
+    condition = alltrue([
+      for queue in concat(values(aws_sqs_queue.lane), [aws_sqs_queue.dead_letter]) : queue.kms_data_key_reuse_period_seconds == 300
+    ])
+    error_message = "Every message asks for the key."
   }
 }
 

@@ -80,6 +80,21 @@ run "buckets_are_private_versioned_encrypted_and_those_of_the_topology" {
   }
 
   assert {
+    condition = alltrue([for key in keys(run.topology.buckets) : [
+      for rule in aws_s3_bucket_lifecycle_configuration.bucket[key].rule : rule.expiration[0].expired_object_delete_marker
+      if length(rule.expiration) > 0
+    ] == [true]])
+    error_message = "A marker stays of what is gone in all its versions."
+  }
+
+  assert {
+    condition = alltrue([for key in keys(run.topology.buckets) : alltrue([
+      for rule in aws_s3_bucket_lifecycle_configuration.bucket[key].rule : rule.status == "Enabled"
+    ])])
+    error_message = "A rule of a bucket is off."
+  }
+
+  assert {
     condition = alltrue([for key, bucket in run.topology.buckets : (
       toset(one(aws_s3_bucket_cors_configuration.bucket[key].cors_rule).allowed_methods) == toset(bucket.pages_may)
     )])
@@ -87,12 +102,24 @@ run "buckets_are_private_versioned_encrypted_and_those_of_the_topology" {
   }
 
   assert {
-    condition = alltrue([for policy in aws_s3_bucket_policy.bucket : contains([
-      for statement in jsondecode(policy.policy).Statement :
-      [statement.Effect, statement.Principal, statement.Action, try(statement.Condition.Bool["aws:SecureTransport"], "")]
-      if can(tostring(statement.Principal))
-    ], ["Deny", "*", "s3:*", "false"])])
-    error_message = "A bucket takes what comes without TLS."
+    condition = alltrue([for key in keys(run.topology.buckets) : [
+      for rule in aws_s3_bucket_cors_configuration.bucket[key].cors_rule : [tolist(rule.allowed_origins), tolist(rule.allowed_headers), tolist(rule.expose_headers)]
+    ] == [[tolist(["*"]), tolist(["*"]), tolist(["ETag"])]]])
+    error_message = "A page of some origin cannot upload, or does not see what it stored."
+  }
+
+  assert {
+    condition = alltrue([for key, policy in aws_s3_bucket_policy.bucket : jsonencode([
+      for statement in jsondecode(policy.policy).Statement : statement if statement.Effect == "Deny"
+      ]) == jsonencode([{
+        Action    = "s3:*"
+        Condition = { Bool = { "aws:SecureTransport" = "false" } }
+        Effect    = "Deny"
+        Principal = "*"
+        Resource  = [output.arns[key], "${output.arns[key]}/*"]
+        Sid       = "RefusePlaintext"
+    }])])
+    error_message = "A bucket, or an object in it, takes what comes without TLS."
   }
 
   assert {
@@ -104,6 +131,13 @@ run "buckets_are_private_versioned_encrypted_and_those_of_the_topology" {
   }
 
   assert {
+    condition = [
+      for statement in jsondecode(aws_s3_bucket_policy.bucket["outputs"].policy).Statement : statement.Resource if statement.Effect == "Allow"
+    ] == ["${output.arns["outputs"]}/*", output.arns["outputs"]]
+    error_message = "The edge reads something else than the outputs."
+  }
+
+  assert {
     condition = alltrue(flatten([for policy in aws_s3_bucket_policy.bucket : [
       for statement in jsondecode(policy.policy).Statement :
       statement.Principal.Service == "cloudfront.amazonaws.com" &&
@@ -111,6 +145,34 @@ run "buckets_are_private_versioned_encrypted_and_those_of_the_topology" {
       if statement.Effect == "Allow"
     ]]))
     error_message = "Somebody else than the one distribution may read."
+  }
+}
+
+run "a_key_of_ones_own_takes_the_place_of_s3_s" {
+  module {
+    source = "../../modules/storage"
+  }
+
+  variables {
+    name_prefix                = "fleet"
+    buckets                    = run.topology.buckets
+    served_bucket              = run.topology.edge.served_bucket
+    distribution_arn           = "arn:aws:cloudfront::111122223333:distribution/E2EXAMPLE"
+    abort_multipart_after_days = 1
+    kms_key_arn                = "arn:aws:kms:eu-central-1:111122223333:key/k"
+    access_log_bucket          = "logs"
+  }
+
+  assert {
+    condition = alltrue([for bucket in aws_s3_bucket_server_side_encryption_configuration.bucket : [
+      for rule in bucket.rule : [rule.bucket_key_enabled, one(rule.apply_server_side_encryption_by_default).sse_algorithm, one(rule.apply_server_side_encryption_by_default).kms_master_key_id]
+    ] == [[true, "aws:kms", var.kms_key_arn]]])
+    error_message = "A bucket does not use the key, or asks for it once an object."
+  }
+
+  assert {
+    condition     = { for key, logging in aws_s3_bucket_logging.bucket : key => logging.target_bucket } == { for key in keys(run.topology.buckets) : key => "logs" }
+    error_message = "Who read what is written down nowhere."
   }
 }
 
