@@ -341,7 +341,8 @@ class ReplayJobs(Payload):
     tenant: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     job_type: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
     code: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
-    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")] | None = None
+    """A part of one is no letter's."""
     died_after: AwareDatetime | None = None
     died_until: AwareDatetime
     """What fails again meanwhile is another letter, and none of these."""

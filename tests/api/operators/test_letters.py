@@ -216,6 +216,9 @@ async def test_a_fault_is_replayed_by_how_its_fingerprint_begins(
 
     job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
     assert (letter["fingerprint"], 1) == (job["payload"]["fingerprint"], ordered.json()["letters"])
+    unknown = {"filter": {"fingerprint": "0" * 8}, "reason": "mended"}
+    nothing = await operating.post(f"{LETTERS}:replay-all", json=unknown)
+    assert (202, 0) == (nothing.status_code, nothing.json()["letters"])
     nobodys = {"filter": {"tenant": "nobody"}, "reason": "mended"}
     is_problem(await operating.post(f"{LETTERS}:replay-all", json=nobodys), 404, "not_found")
 

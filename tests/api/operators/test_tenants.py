@@ -320,7 +320,12 @@ async def test_what_is_cancelled_may_be_chosen_as_a_list_is(
     assert (200, 1) == (counted.status_code, counted.json()["jobs"])
     job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
     assert ("request-1", "queued") == (job["payload"]["correlation_id"], job["payload"]["status"])
-    for nonsense in ({"status": "completed"}, {"code": "No Code"}, {"submitted_after": "now"}):
+    for nonsense in (
+        {"status": "completed"},
+        {"code": "No Code"},
+        {"submittedAfter": "now"},
+        {"target": "\0"},
+    ):
         is_problem(await operating.post(path, json=chosen | nonsense), 422, "invalid_request")
 
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
-from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, who
+from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
+from imagefleet.api.operators.schemas import TARGET, TENANT, who
 from imagefleet.api.producers.ranges import PageSize
 from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
@@ -70,6 +70,8 @@ class NewCancellation(OpenJobs, Incoming):
 
     submitted_before: RunAt | None = None
     submitted_after: RunAt | None = None
+    correlation_id: Annotated[str, Field(pattern=TOKEN)] | None = None
+    target: Annotated[str, Field(pattern=TARGET)] | None = None
     dry_run: bool = False
     reason: Reason
 
