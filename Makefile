@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra check-observability promtool observe-test apply-test image image-test localstack localstack-up localstack-down
 
@@ -106,6 +106,9 @@ test: $(READY) ## Every test (real Postgres and AWS stand-ins, started as needed
 
 golden: $(READY) ## Write anew what is seen from outside, where a change of it is meant
 	@$(BIN)/pytest -q -n 0 tests/project/test_golden.py tests/cli/test_golden_answers.py tests/cli/test_terminals.py tests/imaging/test_golden.py tests/infra/identity/test_rights.py --write-golden
+
+console-test: $(READY) ## The console: sessions, guards, and each page in Chromium, some two minutes (ARGS="-k strangers"; --write-golden keeps its pictures)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/console $(ARGS)
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))

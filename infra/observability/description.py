@@ -14,9 +14,7 @@ RATE: Final = "$__rate_interval"
 PRICES: Final = "services/imagefleet/cli/prices.toml"
 A_MONTH: Final = "2592000"  # seconds of 30 days
 
-Unit = Literal[
-    "short", "s", "ms", "bytes", "Bps", "percentunit", "reqps", "ops", "currencyUSD", "none"
-]
+Unit = Literal["short", "s", "bytes", "Bps", "percentunit", "reqps", "ops", "currencyUSD", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +217,8 @@ WORKERS = Dashboard(
         ),
         Panel(
             "From due to claimed: one in twenty waits longer",
-            slowest("job_queue_latency_milliseconds", "job_type"),
-            "ms",
+            slowest("job_wait_seconds", "job_type"),
+            "s",
         ),
         Panel(
             "Processor of children, of one job in twenty",

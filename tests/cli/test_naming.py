@@ -146,6 +146,21 @@ async def test_images_are_named_by_how_their_ids_begin(
     assert 2 == await superuser.fetchval("SELECT count(*) FROM image_tombstones")
 
 
+async def test_the_target_of_an_image_is_named_by_how_its_id_begins(
+    produce: Cli, running: Running
+) -> None:
+    async with running.client() as client:
+        image_id = (await uploaded(client))["imageId"]
+
+    paused = await produce("targets", "pause", "--reason", "checked", f"image:{image_id[:18]}")
+    short = await produce("targets", "show", "image:0199")
+
+    assert paused.code == ExitCode.DONE, paused.err
+    assert f"image:{image_id} is paused" in paused.out
+    assert short.code == ExitCode.USAGE
+    assert "too short for an id" in short.err
+
+
 async def test_letters_are_named_by_how_their_ids_begin_or_those_of_their_jobs(
     operate: Cli, worker: Connection, superuser: Connection
 ) -> None:

@@ -13,6 +13,12 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from imagefleet.api.producers.schemas import MAX_PAYLOAD_BYTES, MOST_IN_A_BATCH
+from imagefleet.api.producers.uploads import VALID_FOR
+from imagefleet.jobs.limits import LIMITS
+from imagefleet.settings.live import DECLARED, RETENTION
+from imagefleet.settings.slices import Maintenance, Pictures
+
 HERE: Final = Path(__file__).parent
 METHODS: Final = ("get", "put", "post", "delete", "patch")
 OPERATORS: Final = "/v1/operator/"  # routes that come with the fleet, and change with it
@@ -114,3 +120,26 @@ def test_nothing_that_a_release_did_not_ask_for_is_required(
     asked = {line for line in required if " ".join(line.split(" ", 2)[:2]) in routes}
 
     assert sorted(asked - then) == []
+
+
+def test_the_page_for_producers_tells_the_limits_that_are_in_force_by_default() -> None:
+    page = (HERE.parents[1] / "docs" / "producers.md").read_text(encoding="utf-8")
+    of = {name: limit.default for name, limit in LIMITS.items()}
+    pictures, mebi = Pictures(), 2**20
+    (kept,) = (setting.low for setting in DECLARED if setting.name == RETENTION)
+    told = (
+        f"ask {of['requests']} times a second, {2 * of['requests']} at once after a rest",
+        f"upload {of['uploads']} pictures at once; {of['uploads_waiting']} more wait",
+        f"send {of['bytes'] // mebi} MiB a second, and ten seconds' worth",
+        f"have {of['forms']:,} upload forms",
+        f"upload a file of {pictures.max_bytes // mebi} MiB",
+        f"{pictures.max_jpeg_pixels // 10**6} megapixels as JPEG, {pictures.max_pixels // 10**6}",
+        f"a job {MAX_PAYLOAD_BYTES // 1024} KiB of payload, and a batch {MOST_IN_A_BATCH} jobs",
+        f"| an upload form | {VALID_FOR.seconds // 60} minutes;",
+        f"| {kept:.0f} days (`{RETENTION}`, never less)",
+        f"{kept:.0f} days at least",
+    )
+
+    assert [sentence for sentence in told if sentence not in page] == []
+    assert ("have a million jobs open" in page) == (of["open_jobs"] == 10**6)
+    assert ("a day after the edge" in page) == (Maintenance().sweep_grace.days == 1)

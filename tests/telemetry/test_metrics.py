@@ -30,6 +30,7 @@ DARK: Buckets = [1, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
 AWS: Buckets = [0.1, 0.3, 0.5, 1, 3, 5, 7, 10]
 WORK: Buckets = [0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10]
 ATTEMPTS: Buckets = [1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600]
+WAITS: Buckets = [1, 3, 10, 30, 60, 300, 900, 3600, 14400]
 PUBLISHED: Buckets = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
 UPLOADS: Buckets = [1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576]
 UPLOADS += [2097152, 5242880, 10485760, 20971520, 52428800]
@@ -91,6 +92,7 @@ FLEET: dict[str, Shape] = {
 }
 WORKER: dict[str, Shape] = FLEET | {
     "job_queue_latency_milliseconds": ("histogram", {"job_type"}, LATENCY),
+    "job_wait_seconds": ("histogram", {"job_type"}, WAITS),
     "image_published_seconds": ("histogram", set(), PUBLISHED),
     "image_processing_errors_total": (COUNTER, {"error_type"}),
     "job_active_count": (GAUGE, {"job_type"}),
@@ -468,6 +470,7 @@ def test_a_job_is_active_until_its_attempt_is_over_however_it_ends() -> None:
 
     assert 0 == value(metrics, "job_active_count{job_type=noop}")
     assert 40 == value(metrics, "job_queue_latency_milliseconds_sum{job_type=noop}")
+    assert 0.04 == value(metrics, "job_wait_seconds_sum{job_type=noop}")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def up(
         imagefleet up
         imagefleet up --workers 3 --demo 20
         imagefleet up --open
-        imagefleet up --api-port 0 --console-port 0 --edge-port 0 --demo 4 --exit --json
+        imagefleet up --api-port 0 --console-port 0 --edge-port 0 --demo 4 --exit
     """
     begun = time.monotonic()
     # Imported here: every other verb would wait for it.

@@ -68,6 +68,12 @@ def _each(noun: Noun) -> Callable[[typer.Context, list[str] | None], list[str]]:
     return named
 
 
+def _target(context: typer.Context, given: str) -> str:
+    what, _, about = given.partition(":")
+    is_named = what == "image" and not context.resilient_parsing
+    return f"image:{whole(about, IMAGES)}" if is_named else given
+
+
 A_JOB: Final = "The job's id, or how it begins."
 JobId = Annotated[str, typer.Argument(metavar="JOB", help=A_JOB, callback=_one(JOBS))]
 AnyJobId = Annotated[str, typer.Argument(metavar="JOB", help=A_JOB, callback=_one(EVERY_JOB))]
@@ -81,6 +87,14 @@ ImageIds = Annotated[
     list[str],
     typer.Argument(
         metavar="IMAGE", help="Ids of images, or how they begin.", callback=_each(IMAGES)
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="Such as image:ID, which the jobs of an image have; its id, or how it begins.",
+        callback=_target,
     ),
 ]
 A_LETTER: Final = "id, or that of its job, or how it begins."

@@ -1,10 +1,9 @@
 """`imagefleet targets`: what waits at a target of yours, and what becomes of it."""
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
+from imagefleet.cli.naming import Target
 from imagefleet.cli.output import Columns, Part, at, filled, section, show
 from imagefleet.cli.verbs import Json, Limit, OfType, Reason, ask, below, group
 from imagefleet.client.api import Document
@@ -12,10 +11,6 @@ from imagefleet.client.api import Document
 PATH: Final = "/v1/targets"
 
 app = group("Look at what waits at a target of yours, hold it back, cancel it.")
-
-Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="Such as image:ID, which the jobs of an image have.")
-]
 
 
 @app.command("show")

@@ -167,7 +167,9 @@ def _failed(seen: Seen) -> Iterator[Concern]:
     if len(faults.groups) == 1:
         so, there = "", f"/faults/{first.fingerprint}"
     else:
-        so, there = f"and {len(faults.groups) - 1} more kinds of fault", "/faults"
+        more = len(faults.groups) - 1
+        so = "and 1 more kind of fault" if more == 1 else f"and {more} more kinds of fault"
+        there = "/faults"
     yield Concern(
         kind="bad",
         what=f"{jobs(seen.queues.unacknowledged)} failed for good",

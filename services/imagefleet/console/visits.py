@@ -228,7 +228,7 @@ def sentence_of(error: FleetError) -> str:
     return _SENTENCES.get(error.code, error.public_message)
 
 
-def visit(request: Request) -> Visit:
+async def visit(request: Request) -> Visit:
     """Of this request; the guard has seen to it that there is a session."""
     return Visit(request)
 

@@ -43,6 +43,7 @@ AWS_SECONDS: Final = (0.1, 0.3, 0.5, 1, 3, 5, 7, 10)
 WORK_SECONDS: Final = (0.1, 0.3, 0.5, 0.7, 1, 3, 5, 7, 10)
 # Beside those that end after ten seconds, which others have specified so.
 ATTEMPT_SECONDS: Final = (1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600)
+WAIT_SECONDS: Final = (1, 3, 10, 30, 60, 300, 900, 3600, 14400)
 PUBLISHED_SECONDS: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
 QUEUE_MILLISECONDS: Final = (10, 30, 50, 70, 100, 300, 500, 700, *range(1000, 10_001, 500))
 CHILD_SECONDS: Final = (0.1, 0.3, 1, 3, 10, 30)
@@ -275,6 +276,9 @@ class WorkerMetrics(FleetMetrics):
         self._queue_milliseconds = self._histogram(
             "job_queue_latency_milliseconds", "due until claimed", QUEUE_MILLISECONDS, "job_type"
         )
+        self._wait_seconds = self._histogram(
+            "job_wait_seconds", "due until claimed, however long", WAIT_SECONDS, "job_type"
+        )
         self._active = self._gauge("job_active_count", "jobs that run here", "job_type")
         self._published = self._histogram(
             "image_published_seconds", "accepted until shown", PUBLISHED_SECONDS
@@ -307,6 +311,7 @@ class WorkerMetrics(FleetMetrics):
         """Surround a claimed job, however it ends; it waited for this long."""
         name = self._type(job_type)
         self._queue_milliseconds.labels(name).observe(queue_time / timedelta(milliseconds=1))
+        self._wait_seconds.labels(name).observe(queue_time.total_seconds())
         with self._active.labels(name).track_inprogress():
             yield
 

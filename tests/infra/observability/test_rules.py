@@ -179,6 +179,30 @@ def test_the_limits_of_the_service_levels_are_bounds_of_their_histograms() -> No
     assert 60 in DARK_SECONDS
 
 
+def test_what_an_alert_says_can_be_said(tmp_path: Path) -> None:
+    """A text is filled in when its alert fires, and not before: promtool is told to expect none."""
+    promtool = needed("promtool")
+    told = ""
+    for path in UNIT_TESTS:
+        course = yaml.safe_load(path.read_text(encoding="utf-8"))
+        course["rule_files"] = [
+            str((path.parent / name).resolve()) for name in course["rule_files"]
+        ]
+        for test in course["tests"]:
+            test["alert_rule_test"] = [
+                {"alertname": test["name"], "eval_time": step["eval_time"], "exp_alerts": []}
+                for step in test.pop("promql_expr_test")
+                if step["exp_samples"]
+            ]
+        expecting_none = tmp_path / path.name
+        expecting_none.write_text(yaml.safe_dump(course), encoding="utf-8")
+        told += complaints_of(promtool, [], [expecting_none])
+
+    said = re.findall(r"Annotations:\{(.*)\}", told)
+    assert {alert.name for alert in alerts()} == set(re.findall(r'alertname="(\w+)"', told))
+    assert [text for text in said if re.search(r"error|no value|%!|\{\{", text)] == []
+
+
 def test_no_two_rules_have_one_name() -> None:
     names = [rule.name for rule in rules()]
 

@@ -97,7 +97,9 @@ async def acknowledge(visit: VisitHere, fingerprint: Fingerprint) -> Response:
         document={"filter": {"fingerprint": fingerprint}, "note": visit.form.one("note")},
     )
     more = " There are more of them: acknowledge again." if answer.more else ""
-    return visit.done(f"{amount(answer.acknowledged)} letters are acknowledged.{more}", "/faults")
+    count = answer.acknowledged
+    told = "1 letter is" if count == 1 else f"{amount(count)} letters are"
+    return visit.done(f"{told} acknowledged.{more}", "/faults")
 
 
 @router.post("/faults/{fingerprint}/rehearse")

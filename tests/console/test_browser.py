@@ -1,0 +1,297 @@
+"""The console in a browser: every page, each way of looking at it, and what is done on it."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, expect
+
+from imagefleet.store.database import Connection
+from tests.console.conftest import Opened
+from tests.console.world import PAUSE, TAKEN, World, a_hostile_world, a_world
+from tests.support.browsers import Watched, chromium, watched
+from tests.support.golden import OPTION
+from tests.support.wheels import ROOT, NoPrograms, pinned_modules
+
+pytestmark = pytest.mark.timeout(300)  # the first one may have to fetch the browser
+
+SHOWN_WITHIN: Final = 30_000  # milliseconds, on a busy machine
+PICTURES: Final = ROOT / "docs" / "pages"
+DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+# What a terminal or a reader's eye may be steered by; lines' ends are the page's.
+STEERS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+IS_SERIOUS: Final = frozenset({"serious", "critical"})
+LOOK: Final = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+    .map(each => [each.impact, each.id, each.nodes.map(node => node.html.slice(0, 200))])"""
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """What looks at pages for those who cannot see them."""
+    try:
+        modules = pinned_modules(Path(__file__).parent, ROOT / ".bench")
+    except NoPrograms as why:
+        pytest.skip(str(why))
+    return (modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+    async with chromium(tmp_path) as browser:
+        yield browser
+
+
+@asynccontextmanager
+async def visiting(
+    browser: Browser, console: Opened, **look: object
+) -> AsyncIterator[tuple[Page, Watched]]:
+    """A page of somebody who is logged in; nothing may be wrong with it at the end."""
+    session = console.sessions.open(console.api.secrets["operator"], reads_only=False)
+    context: BrowserContext = await browser.new_context(**look)  # type: ignore[arg-type] # as it takes them
+    cookie = console.sessions.cookie_of(session)
+    await context.add_cookies([{"name": "imagefleet-console", "value": cookie, "url": console.url}])
+    page = await context.new_page()
+    page.set_default_timeout(SHOWN_WITHIN)
+    seen = watched(page)
+    yield page, seen
+    await context.close()
+    assert [each for each in seen.complaints if not is_a_stream_that_ended(each)] == []
+    assert seen.hosts <= {console.url.removeprefix("http://")}
+
+
+def is_a_stream_that_ended(complaint: str) -> bool:
+    """Whoever goes on to another page follows this one no more."""
+    return complaint.endswith("net::ERR_ABORTED")
+
+
+async def fault_of(superuser: Connection, job_id: object) -> str:
+    fault = "SELECT fingerprint FROM dead_letters WHERE job_id = $1"
+    return f"/faults/{await superuser.fetchval(fault, job_id)}"
+
+
+async def pages_of(world: World, superuser: Connection) -> dict[str, str]:
+    """Every page that there is something to see on, by the name of its picture."""
+    return {
+        "now": "/",
+        "faults": "/faults",
+        "fault": await fault_of(superuser, world.corrupt[0]),
+        "job": f"/jobs/{world.corrupt[0]}",
+        "waiting": f"/jobs/{world.waiting}",
+    }
+
+
+async def is_there(page: Page) -> None:
+    """Shown, and followed live."""
+    await page.wait_for_selector("#follow[data-state=live]")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+async def test_every_page_is_well_made(
+    console: Opened,
+    browser: Browser,
+    worker: Connection,
+    superuser: Connection,
+    axe: str,
+    theme: str,
+    size: dict[str, int],
+    request: pytest.FixtureRequest,
+) -> None:
+    world = await a_world(worker, superuser)
+    faults: dict[str, object] = {}
+    async with visiting(browser, console, viewport=size, color_scheme=theme) as (page, _):
+        for name, path in (await pages_of(world, superuser)).items():
+            await page.goto(console.url + path)
+            await is_there(page)
+            await page.evaluate(axe)
+            found = [each for each in await page.evaluate(LOOK) if each[0] in IS_SERIOUS]
+            wide = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if found or wide > 0:
+                faults[name] = (found, wide)
+            look = {"light": "", "dark": "-dark"}[theme] + ("" if size is DESK else "-phone")
+            if request.config.getoption(OPTION) and (name == "now" or not look):
+                picture = PICTURES / f"console-{name}{look}.png"
+                await page.screenshot(path=picture, full_page=True)
+
+    assert faults == {}
+
+
+async def test_whatever_strangers_wrote_is_text_and_steers_nothing(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    pages = await a_hostile_world(worker, superuser)
+    told = set()
+    async with visiting(browser, console) as (page, _):
+        for name, path in pages.items():
+            await page.goto(console.url + path)
+            await is_there(page)
+            for each in await page.locator("details").all():
+                await each.evaluate("each => { each.open = true; }")
+            text = await page.evaluate("document.body.textContent")
+            assert await page.evaluate("window.owned") is None, name
+            assert await page.locator("img[src=x], a[href^=javascript]").count() == 0, name
+            assert STEERS.findall(text) == [], name
+            assert "1337" not in text, name
+            if "onerror=window.owned" in text:
+                told.add(name)
+
+    assert told == set(pages)
+
+
+async def test_what_is_sent_back_is_what_it_was(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    """A target may have any name; its pause is lifted all the same."""
+    await superuser.execute(PAUSE, "target", TAKEN, "acme", "why", "dana")
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url)
+        await page.click("text=Resume")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice.done")).to_contain_text("The pause is lifted")
+
+    assert await superuser.fetchval("SELECT count(*) FROM pauses") == 0
+
+
+async def test_somebody_without_a_mouse_gets_from_the_login_to_a_replay(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    await a_world(worker, superuser)
+    page = await browser.new_page()
+    page.set_default_timeout(SHOWN_WITHIN)
+    keys = page.keyboard
+    await page.goto(console.url + "/faults")
+    await keys.type("if_" + "x" * 43)
+    await keys.press("Enter")
+    await expect(page.get_by_role("alert")).to_contain_text("No key in force")
+    await keys.type(console.api.secrets["operator"])
+    await keys.press("Enter")
+    await is_there(page)
+    assert page.url == console.url + "/faults"
+
+    await keys.press("Tab")
+    await expect(page.locator(".skip")).to_be_focused()
+    await keys.press("Enter")
+    await expect(page.locator("#page")).to_be_focused()
+    await reached(page, "table a")
+    await keys.press("Enter")
+    await page.wait_for_url("**/faults/*")
+    await reached(page, "[data-opens=replay]")
+    await keys.press("Enter")
+    await expect(page.locator("#replay [name=reason]")).to_be_focused()
+    await keys.press("Escape")
+    await expect(page.locator("[data-opens=replay]")).to_be_focused()
+    assert await page.locator("dialog[open]").count() == 0
+
+
+async def reached(page: Page, selector: str) -> None:
+    """Press Tab until it has the focus, as somebody would."""
+    for _ in range(40):
+        await page.keyboard.press("Tab")
+        if await page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    pytest.fail(f"nobody gets to {selector}")
+
+
+async def test_a_fault_is_tried_out_then_replayed_and_watched(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + await fault_of(superuser, world.corrupt[0]))
+        await page.click("[data-opens=replay]")
+        await page.fill("#replay [name=reason]", "they were sent again")
+        await page.click("text=Dry run")
+        await expect(page.locator("#rehearsed")).to_contain_text("6 would be replayed")
+        assert (
+            await superuser.fetchval("SELECT count(*) FROM jobs WHERE replay_of IS NOT NULL") == 0
+        )
+        await page.click("text=The oldest 5 first")
+        await expect(page.locator(".notice")).to_contain_text("5 replayed")
+        await expect(page.locator("#live_watched")).to_contain_text("How 5 replayed jobs fare")
+        await expect(page.locator("#live_says")).to_contain_text("1 letter of")
+        await page.click("text=Acknowledge")
+        await page.fill("dialog[open] [name=note]", "their file is broken")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice")).to_contain_text("1 letter is acknowledged")
+
+    told = await superuser.fetch("SELECT action, reason FROM audit WHERE kind = 'dead_letter'")
+    assert {tuple(each) for each in told} == {
+        ("replay", "they were sent again"),
+        ("acknowledge", "their file is broken"),
+    }
+
+
+async def test_a_job_is_hurried_stopped_and_told_why_it_waits(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + f"/jobs/{world.waiting}")
+        says = page.locator("#live_says")
+        await expect(says).to_contain_text("comes first on its target sku:4711")
+        await says.get_by_role("link").click()
+        await page.wait_for_url(f"**/jobs/{world.running}")
+        await page.goto(console.url + f"/jobs/{world.retried}")
+        await page.click("text=Retry now")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice")).to_contain_text("due now")
+        await page.click("[data-opens=cancel]")
+        await page.fill("dialog[open] [name=reason]", "nobody wants it")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice")).to_contain_text("being cancelled")
+
+    ordered = await superuser.fetchval(
+        "SELECT payload ->> 'reason' FROM jobs WHERE type = 'cancel_job'"
+    )
+    assert ordered == "nobody wants it"
+
+
+async def test_a_page_goes_on_by_itself_until_it_is_held_still(
+    console: Opened, browser: Browser, superuser: Connection
+) -> None:
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url)
+        await is_there(page)
+        await expect(page.locator("#live_says")).not_to_contain_text("Everything is paused")
+        await superuser.execute(PAUSE, "all", "", "", "a drill", "dana")
+        await expect(page.locator("#live_says")).to_contain_text("Everything is paused")
+        await page.click("#live_pauses [data-opens]")  # what is open stays open
+        await superuser.execute(PAUSE, "type", "noop", "", "another", "dana")
+        await expect(page.locator("#live_says")).to_contain_text("Type noop is paused")
+        await expect(page.locator("#live_pauses")).not_to_contain_text("another")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#live_pauses")).to_contain_text("another")
+
+        await page.click("#follow")
+        await expect(page.locator("#follow")).to_contain_text("Paused")
+        await page.reload()
+        await expect(page.locator("#follow")).to_contain_text("Paused")
+
+
+async def test_a_theme_that_was_chosen_stays_and_times_are_the_readers(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    look = {"color_scheme": "light", "timezone_id": "Asia/Kolkata"}
+    async with visiting(browser, console, **look) as (page, _):
+        await page.goto(console.url + f"/jobs/{world.completed}")
+        shown = page.locator("#live_about time").first
+        at = await shown.get_attribute("datetime")
+        there = "at => new Date(at).toLocaleTimeString('en-GB', {timeZone: 'Asia/Kolkata'})"
+        await expect(shown).to_contain_text(await page.evaluate(there, at))
+        await page.click("#theme")
+        await page.goto(console.url)
+        assert await page.locator("html").get_attribute("data-theme") == "dark"
+
+
+async def test_a_session_that_is_over_leads_to_the_login(console: Opened, browser: Browser) -> None:
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + "/faults")
+        await is_there(page)
+        console.sessions.end(console.session, "asked")
+        await page.wait_for_url("**/login?next=/faults")
