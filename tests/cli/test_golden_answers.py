@@ -29,6 +29,7 @@ from imagefleet.store.edge.invalidations import (
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
+from tests.cli.world import rolled_up
 from tests.support.api import ACME, Running, published
 from tests.support.database import Database
 from tests.support.factories import a_job, settle_job
@@ -36,7 +37,7 @@ from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
 
 WHY: Final = ("--reason", "why")
-EIGHT_FILES: Final = Path(__file__).parents[1] / "bench" / "peers" / "eight_files.toml"
+EIGHT_FILES: Final = Path(__file__).with_name("eight_files.toml")
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 ID: Final = re.compile(r"[0-9a-f-]{36}")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
@@ -185,6 +186,9 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     await operator("jobs", "retry-now", *WHY, str(failed.job_id))
     await operator("workers", "list")
     await operator("queue", "stats")
+    await rolled_up(superuser)
+    await operator("queue", "rates")
+    await operator("queue", "costs")
     (letter,) = (await operator("dlq", "list"))["letters"]
     await operator("dlq", "groups")
     await operator("dlq", "show", letter["id"])

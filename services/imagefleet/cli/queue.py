@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.explaining import explain_lane
 from imagefleet.cli.output import (
     Part,
     Table,
@@ -23,6 +24,7 @@ from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     POLL,
     All,
+    Every,
     Json,
     OfLane,
     OfTarget,
@@ -31,6 +33,7 @@ from imagefleet.cli.verbs import (
     Reason,
     RefuseNew,
     Wait,
+    Watch,
     Within,
     Yes,
     ask,
@@ -55,12 +58,8 @@ Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 @app.command()
 def stats(
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C; in a pipe, again.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")
-    ] = 2,
+    watch: Watch = False,
+    every: Every = 2,
     as_json: Json = False,
 ) -> None:
     """Show what waits, what ran within the last hour, and what is stuck.
@@ -111,6 +110,9 @@ def _stand(fleet: Document) -> Iterator[Part]:
     }, drops=("host", "type", "claimed (UTC)"))  # fmt: skip
     yield ""
     yield f"{fleet['unacknowledged']} dead letters wait for somebody"
+
+
+app.command("explain")(explain_lane)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from imagefleet.__main__ import PROCESSES
 from imagefleet.embedded.topology import DEAD_LETTER, described
-from imagefleet.jobs.images import originals_prefix, outputs_prefix
+from imagefleet.jobs.images import originals_prefix, outputs_prefix, preview_key
 from imagefleet.jobs.model import Lane, new_job_id
 from imagefleet.settings import (
     ApiSettings,
@@ -188,6 +188,7 @@ def test_the_table_speaks_of_what_there_is() -> None:
     folders = {
         f"originals/{beginning_of(originals_prefix(new_job_id()))}*",
         f"outputs/{beginning_of(outputs_prefix(new_job_id()))}*",
+        f"originals/{beginning_of(preview_key(new_job_id(), 1)).replace('image', '*')}*",
     }
 
     assert {*LANES} == {lane.value for lane in Lane}

@@ -8,6 +8,7 @@ from typing import Final
 
 from imagefleet.jobs.images import image_target
 from imagefleet.jobs.model import JobState, Lane, PauseScope, TenantId
+from imagefleet.jobs.shapes.rates import LENGTHS, Step
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
 from imagefleet.store.fleet.bookkeeping import (
@@ -19,6 +20,7 @@ from imagefleet.store.fleet.bookkeeping import (
 )
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.keys import digest_of, seek_keys
+from imagefleet.store.fleet.lanes import look_at_lane
 from imagefleet.store.fleet.ledger import (
     read_ledger,
     sample_depths,
@@ -26,6 +28,8 @@ from imagefleet.store.fleet.ledger import (
 )
 from imagefleet.store.fleet.live_settings import read_live
 from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
+from imagefleet.store.fleet.rates import READ_COSTS, READ_RATES
+from imagefleet.store.fleet.rollups import COUNT_ENDS, add_entries, prune_rollups, roll_up
 from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
@@ -41,12 +45,14 @@ from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
     list_attempts,
-    oversee_jobs,
+    list_neighbours,
 )
+from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
+    count_open_letters,
     find_dead_letters,
     get_dead_letter,
     list_dead_letters,
@@ -54,9 +60,11 @@ from imagefleet.store.letters.letters import (
 )
 from tests.store.plans.history import (
     CROWD,
+    DEEP,
     GONE,
     HOT,
     HOURS,
+    KINDS,
     LATE_OF_THE_DEEP_TARGET,
     LETTERS,
     LONG_AGO,
@@ -132,6 +140,7 @@ async def trip_and_reset_a_breaker(connection: Connection) -> None:
 
 
 FEW: Final = 1_000
+BUSY: Final = 2_000  # attempts of the minute in which the load was made
 
 
 async def depths_without_a_book(connection: Connection) -> None:
@@ -155,16 +164,51 @@ def listing(
 
 
 def overseeing(
-    filters: JobFilter, *, before: int | None = None, tenant: TenantId | None = None
+    filters: OverseenFilter, *, before: int | None = None
 ) -> Callable[[Connection], Awaitable[object]]:
     last = None if before is None else id_of(before)
-    return lambda connection: oversee_jobs(
-        connection, filters, tenant_id=tenant, before=last, limit=PAGE
-    )
+    return lambda connection: oversee_jobs(connection, filters, before=last, limit=PAGE)
 
 
 def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
     return lambda connection: list_audit(connection, chosen, limit=PAGE)
+
+
+async def roll_up_again(connection: Connection) -> None:
+    await connection.execute(
+        "UPDATE rollup_progress SET counted_until = now(), marked_at = now() - interval '1 minute'"
+    )
+    found = await roll_up(connection)
+    assert found is not None
+    assert found.again
+
+
+async def roll_up_busily(connection: Connection) -> None:
+    """The minute in which the load was made, as if it were over."""
+    minute = await connection.fetchval("SELECT date_trunc('minute', max(ended_at)) FROM attempts")
+    rows = await connection.fetch(COUNT_ENDS, minute)
+    assert BUSY <= sum(row["attempts"] for row in rows if row["of_waits"])
+
+
+def rates(
+    step: Step, steps: int, *, job_type: str | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    """Of the newest there are, though nobody has counted so far."""
+
+    async def read(connection: Connection) -> None:
+        now = await connection.fetchval("SELECT now()")
+        when = (step, now - LENGTHS[step] * steps, now, job_type, None)
+        assert await connection.fetch(READ_RATES, *when)
+
+    return read
+
+
+def costs(step: Step, steps: int) -> Callable[[Connection], Awaitable[object]]:
+    async def read(connection: Connection) -> None:
+        now = await connection.fetchval("SELECT now()")
+        assert await connection.fetch(READ_COSTS, step, now - LENGTHS[step] * steps, now)
+
+    return read
 
 
 async def look_for_keys(connection: Connection) -> None:
@@ -211,28 +255,58 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "how far upkeep is behind": Case(
             lambda c: sample_behind(c, walk_within=timedelta(hours=6)), "maintenance", 20, 60
         ),
-        "list across tenants": Case(overseeing(JobFilter()), "operator", PAGE, 100),
+        # Each is found by an index, and then looked at by its id.
+        "list across tenants": Case(overseeing(OverseenFilter()), "operator", 3 * PAGE, 300),
         "list across tenants, deep": Case(
-            overseeing(JobFilter(), before=100_000), "operator", PAGE, 100
+            overseeing(OverseenFilter(), before=100_000), "operator", 3 * PAGE, 300
         ),
         "list of one tenant, for operators": Case(
-            overseeing(JobFilter(), tenant=SMALL), "operator", PAGE, 100
+            overseeing(OverseenFilter(tenant_id=SMALL)), "operator", 3 * PAGE, 300
         ),
         # A page of each of the tenants, of which the newest are shown.
         "list across tenants by state": Case(
-            overseeing(JobFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
+            overseeing(OverseenFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
         ),
         "list across tenants by type, deep": Case(
-            overseeing(JobFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
+            overseeing(OverseenFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
         ),
         "list across tenants by a target with a long history": Case(
-            overseeing(JobFilter(target=image_target(id_of(HOT))), before=50_000),
+            overseeing(OverseenFilter(target=image_target(id_of(HOT))), before=50_000),
             "operator",
             8 * PAGE,
             700,
         ),
         "list across tenants by correlation": Case(
-            overseeing(JobFilter(correlation_id="request-77")), "operator", PAGE, 60
+            overseeing(OverseenFilter(correlation_id="request-77")), "operator", PAGE, 60
+        ),
+        "list across tenants by code, deep": Case(
+            overseeing(OverseenFilter(code="corrupt"), before=100_000), "operator", 4 * PAGE, 400
+        ),
+        "list across tenants by a code that nobody had": Case(
+            overseeing(OverseenFilter(code="poison", state=JobState.FAILED)), "operator", 10, 20
+        ),
+        # What no index knows: a page looks at so many, and says where to go on.
+        "list of a tenant by a code that nobody had": Case(
+            overseeing(OverseenFilter(tenant_id=TENANT, code="poison", type=NOOP)),
+            "operator",
+            5 * MOST_CANDIDATES,
+            5 * MOST_CANDIDATES,
+        ),
+        "list by a target with a long history, and a type it never had": Case(
+            overseeing(OverseenFilter(target=image_target(id_of(HOT)), type="rare")),
+            "operator",
+            8 * MOST_CANDIDATES,
+            8 * MOST_CANDIDATES,
+        ),
+        # One probe a level, what of each is counted, and what runs; no backlog, whatever it is.
+        "explain a lane": Case(
+            lambda c: look_at_lane(c, Lane.GENERAL, frozenset({("general", NOOP)})),
+            "operator",
+            60_000,
+            30_000,
+        ),
+        "neighbours in a deep target": Case(
+            lambda c: list_neighbours(c, TENANT, image_target(id_of(DEEP))), "operator", 30, 60
         ),
         "pauses": Case(list_pauses, "operator", 2 * PROCESSING + 20, 400),
         "workers": Case(list_workers, "operator", 2 * PROCESSING + 2 * WORKERS, 800),
@@ -286,6 +360,24 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "fold a hundred submits": Case(
             lambda c: fold_ledger(c, limit=100), "maintenance", 400, 1000
         ),
+        # What ended in a minute of four weeks, one row of the minute after, and its three rollups.
+        "roll up a minute": Case(roll_up, "maintenance", 60, 200),
+        "roll up a minute again": Case(roll_up_again, "maintenance", 60, 200),
+        "roll up a busy minute": Case(roll_up_busily, "maintenance", 3 * BUSY, 3 * BUSY),
+        "add a hundred entries": Case(
+            lambda c: add_entries(c, limit=100), "maintenance", 700, 2000
+        ),
+        "prune rollups": Case(prune_rollups, "maintenance", 200, 600),
+        "rates of an hour": Case(rates(Step.MINUTE, 60), "operator", 2 * 60 * KINDS, 200),
+        "rates of half a day by the minute": Case(
+            rates(Step.MINUTE, 720), "operator", 2 * 720 * KINDS, 2000
+        ),
+        "rates of a type": Case(
+            rates(Step.HOUR, 24, job_type="type_3"), "operator", 4 * 24 * KINDS, 200
+        ),
+        # So many of all rollups that it may read through them: those are no history, and bounded.
+        "rates of a year": Case(rates(Step.DAY, 365), "operator", 10_000 * KINDS, 7000),
+        "costs of a month": Case(costs(Step.DAY, 30), "operator", 4 * 30 * KINDS, 200),
         "prove a page": Case(prove_a_page, "maintenance", 2 * PAGE + 2 * TOLD + 6 * HOURS, 700),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),
         "list, deep": Case(listing(JobFilter(), before=100_000), "api", PAGE, 100),
@@ -333,16 +425,23 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             listing(JobFilter(parent_job_id=id_of(5000), first=id_of(9_000_000))), "api", 0, 10
         ),
         "list across tenants of ids that begin alike": Case(
-            overseeing(JobFilter(first=id_of(50_000)), before=50_050), "operator", PAGE, 100
+            overseeing(OverseenFilter(first=id_of(50_000)), before=50_050),
+            "operator",
+            3 * PAGE,
+            300,
         ),
         "list across tenants by state since a time": Case(
-            overseeing(JobFilter(state=JobState.FAILED, first=id_of(9_000_000))),
+            overseeing(OverseenFilter(state=JobState.FAILED, first=id_of(9_000_000))),
             "operator",
             20,
             60,
         ),
         "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
         "letters": Case(letters(LetterFilter(open_only=False)), "operator", 3 * PAGE, 300),
+        # As far as it is counted.
+        "count open letters": Case(
+            lambda c: count_open_letters(c, LetterFilter(), most=PAGE), "worker", 3 * PAGE, 400
+        ),
         "letters, deep": Case(
             letters(LetterFilter(open_only=False), after=8000), "operator", 3 * PAGE, 300
         ),
