@@ -1,6 +1,7 @@
 """One address that is listened on: how quick answers are, how many at once, how it ends."""
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from imagefleet.errors import Misconfigured
-from imagefleet.listening import Listener
+from imagefleet.listening import Listener, room
 from imagefleet.runtime import Drain
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -90,3 +91,25 @@ async def test_an_address_that_is_taken_is_a_setting_that_cannot_be_used() -> No
             Listener("127.0.0.1", listener.port, hello, grace=timedelta(), most=1)
 
     assert "LISTEN_HOST, LISTEN_PORT: cannot listen on 127.0.0.1:" in (why.value.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "most"),
+    [
+        (1024, 1_048_576, 4768, 4000),
+        (1024, 2048, 2048, 1280),
+        (512, 512, 512, 128),
+        (20_000, 20_000, None, 4000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 4000),
+        (1024, resource.RLIM_INFINITY, 4768, 4000),
+    ],
+)
+def test_connections_leave_files_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, most: int
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+
+    assert room(4000) == most
+    assert given == ([] if raised is None else [(raised, hard)])

@@ -6,6 +6,7 @@ the process.
 
 import asyncio
 import math
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from imagefleet.runtime import Drain
 
 ACCEPTED_AT_ONCE: Final = 512  # before any of them is counted; what waits in the kernel, too
 IDLE_WITHIN: Final = timedelta(seconds=75)  # so that a load balancer (60 s) is the first to close
+RESERVED: Final = 256  # files: pools, S3, uploads under way, the program itself
 LARGEST_HEAD: Final = 32_768  # bytes of a request's line and headers, where uvicorn bounds them
 
 log = structlog.get_logger()
@@ -102,3 +104,18 @@ class Listener:
             self._at_the_end()
             await serving
             waiting.cancel()
+
+
+def room(wanted: int) -> int:
+    """How many connections this process has files for; it takes all it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted + ACCEPTED_AT_ONCE + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < files:
+        raised = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    most = min(wanted, max(soft // 4, soft - ACCEPTED_AT_ONCE - RESERVED))
+    log.warning("http.few_files", files=soft, connections=most)
+    return most

@@ -12,7 +12,7 @@ from typing import Final
 from imagefleet.client.api import open_client
 from imagefleet.console.app import create_app
 from imagefleet.console.sessions import Sessions
-from imagefleet.listening import Listener
+from imagefleet.listening import Listener, room
 from imagefleet.runtime import Drain, every, supervise
 from imagefleet.settings import ConsoleSettings
 from imagefleet.telemetry.health import serve_health
@@ -54,7 +54,7 @@ async def main(
             console.port,
             app,
             grace=console.shutdown_grace,
-            most=MOST_CONNECTIONS,
+            most=room(MOST_CONNECTIONS),
             at_the_end=sessions.end_all,
         )
         await stack.enter_async_context(
