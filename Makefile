@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden console-test test-fast console-test faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra check-observability promtool observe-test apply-test image image-test localstack localstack-up localstack-down
 
@@ -109,16 +109,13 @@ golden: $(READY) ## Write anew what is seen from outside, where a change of it i
 
 console-test: $(READY) ## The console: sessions, guards, and each page in Chromium, some two minutes (ARGS="-k strangers"; --write-golden keeps its pictures)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/console $(ARGS)
+	@$(BIN)/pytest -q -n 0 -s --show-capture=no tests/console/test_drills.py | grep 'clicks until'
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))
 
 test-fast: $(READY) ## Only the tests that need no server
 	@$(BIN)/pytest $(FAST) $(ARGS)
-
-console-test: $(READY) ## The console in a real Chromium: each page and action, by eye, keyboard and strangers' names; six drills, their clicks counted, three minutes
-	@$(BIN)/pytest -n 2 tests/console $(ARGS)
-	@$(BIN)/pytest -q -n 0 -s --show-capture=no tests/console/test_drills.py | grep 'clicks until'
 
 faults: $(READY) ## Kills, failures of every kind, and the time of recovery, judged, in some twelve minutes (ARGS="--only recovery --seed 1")
 	@$(BIN)/python -m tests.faults $(ARGS)
