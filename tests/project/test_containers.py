@@ -83,12 +83,15 @@ def test_compose_gives_a_worker_longer_than_its_drain_can_take(tmp_path: Path) -
     assert seconds(SERVICES["worker"]["stop_grace_period"]) >= drain.total_seconds() + MARGIN
 
 
-def test_compose_gives_the_api_longer_than_its_requests_may_take(tmp_path: Path) -> None:
-    api = load(ApiSettings, given_to("api", tmp_path)).api
+@pytest.mark.parametrize("process", ["api", "console"])
+def test_compose_gives_what_serves_longer_than_its_requests_may_take(
+    process: str, tmp_path: Path
+) -> None:
+    served = getattr(load(SETTINGS[process], given_to(process, tmp_path)), process)
 
-    grace = seconds(SERVICES["api"]["stop_grace_period"])
+    grace = seconds(SERVICES[process]["stop_grace_period"])
 
-    assert grace >= (api.shutdown_grace + LONGEST_STAY).total_seconds() + MARGIN
+    assert grace >= (served.shutdown_grace + LONGEST_STAY).total_seconds() + MARGIN
 
 
 @pytest.mark.parametrize("process", [*PROCESSES, "cli"])
