@@ -29,6 +29,7 @@ from imagefleet.store.edge.invalidations import (
 from imagefleet.store.fleet.elections import begin_period, finish_period
 from imagefleet.store.images.sweeping import WALK, save_walk
 from tests.cli.conftest import Cli
+from tests.cli.world import rolled_up
 from tests.support.api import ACME, Running, published
 from tests.support.database import Database
 from tests.support.factories import a_job, settle_job
@@ -185,6 +186,9 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     await operator("jobs", "retry-now", *WHY, str(failed.job_id))
     await operator("workers", "list")
     await operator("queue", "stats")
+    await rolled_up(superuser)
+    await operator("queue", "rates")
+    await operator("queue", "costs")
     (letter,) = (await operator("dlq", "list"))["letters"]
     await operator("dlq", "groups")
     await operator("dlq", "show", letter["id"])

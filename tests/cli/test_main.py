@@ -29,6 +29,7 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
      "images show", "images list", "images focal", "images download", "images original",
      "jobs explain", "jobs attempts", "jobs cancel", "jobs fail", "jobs retry-now", "dlq list",
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
+     "queue rates", "queue costs",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
      "workers list", "ledger", "prune", "sweep", "keys create", "keys list", "keys revoke",
      "migrate", "doctor", "settings", "recipes list", "recipes show", "recipes check",

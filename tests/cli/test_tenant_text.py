@@ -118,6 +118,8 @@ VERBS: Final = (
     ("operator", "dlq replay --reason {text} --within 0 {failed}"),
     ("operator", "dlq ack --note {text} {failed}"),
     ("operator", "queue stats"),
+    ("operator", "queue rates"),
+    ("operator", "queue costs"),
     ("operator", "queue pause --target {text} --tenant acme --reason {text}"),
     ("operator", "queue pause --type noop --reason {text}"),
     ("operator", "queue pauses"),

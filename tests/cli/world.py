@@ -66,6 +66,9 @@ VERBS: Final = (
     ("operator", "jobs attempts {waiting}"),
     ("operator", "workers list --jobs"),
     ("operator", "queue stats"),
+    ("operator", "queue rates"),
+    ("operator", "queue rates --span day --lane quarantine"),
+    ("operator", "queue costs"),
     ("operator", "dlq list"),
     ("operator", "dlq show {failed}"),
     ("operator", "dlq groups"),
@@ -154,6 +157,7 @@ async def a_world(
     await open_breaker(worker)
     await _owe(running, maintenance, superuser, image["imageId"])
     await _work_of_maintenance(maintenance, image["imageId"])
+    await rolled_up(superuser)
     key = await superuser.fetchval("SELECT id FROM api_keys WHERE tenant_id = 'rival'")
     return {
         "file": FILE, "recipes": str(EIGHT_FILES), "image": image["imageId"],
@@ -204,6 +208,28 @@ async def _owe(
         "INSERT INTO elections (name, holder, term, until)"
         " VALUES ('flusher', gen_random_uuid(), 1, now() + interval '1 hour')"
     )
+
+
+ROLLED_UP: Final = """
+INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published, waits,
+                     durations, longest_wait, longest_duration)
+SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), type, 'fast', 600, 540,
+       20, 40, 500, '{300,200,100}', array_fill(0::bigint, ARRAY[26]) || '{400,200}',
+       interval '1.4 ms', interval '130 ms'
+  FROM rollup_progress, unnest('{minute,hour}'::text[]) AS step,
+       unnest('{process_image,noop}'::text[]) AS type
+"""
+BILLED: Final = """
+INSERT INTO rollup_costs (step, at, sqs_requests, s3_writes, invalidation_paths)
+SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), 2300, 11002, 40
+  FROM rollup_progress, unnest('{minute,hour}'::text[]) AS step
+"""
+
+
+async def rolled_up(superuser: Connection) -> None:
+    """What maintenance would have counted of a busy minute, not long ago."""
+    await superuser.execute(ROLLED_UP)
+    await superuser.execute(BILLED)
 
 
 async def _work_of_maintenance(maintenance: Connection, image: str) -> None:

@@ -73,7 +73,7 @@ async def test_who_drains_hands_its_offices_on_at_once(place: Place, superuser: 
 
     async def holders() -> list[UUID]:
         rows = await superuser.fetch("SELECT holder FROM elections")
-        return [row["holder"] for row in rows] if len(rows) == 3 else []
+        return [row["holder"] for row in rows] if len(rows) == 4 else []
 
     async with (
         a_cloudfront() as played,
@@ -86,7 +86,7 @@ async def test_who_drains_hands_its_offices_on_at_once(place: Place, superuser: 
         assert 0 == await maintenance.ends()
         after = [row["name"] for row in await superuser.fetch(offices, mine)]
 
-    assert ["bookkeeper", "flusher", "sampler"] == before
+    assert ["bookkeeper", "flusher", "sampler", "statistician"] == before
     assert [] == after
 
 

@@ -206,6 +206,8 @@ OPERATOR_ROUTES = [
     Route("PUT", "/v1/operator/pauses", "operate", json=BECAUSE | {"scope": "all"}),
     Route("DELETE", "/v1/operator/pauses?scope=all", "operate"),
     Route("GET", "/v1/operator/queues", "operate"),
+    Route("GET", "/v1/operator/rates", "operate"),
+    Route("GET", "/v1/operator/costs", "operate"),
     Route("GET", "/v1/operator/ledger", "operate"),
     Route("GET", "/v1/operator/prune", "operate"),
     Route("GET", "/v1/operator/sweep", "operate"),

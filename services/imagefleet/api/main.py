@@ -25,7 +25,7 @@ from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
-from imagefleet.api.operators import audit, breakers, edge, letters, pauses, tenants
+from imagefleet.api.operators import audit, breakers, edge, letters, pauses, rates, tenants
 from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
@@ -48,6 +48,7 @@ from imagefleet.api.public.stable import Addresses
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.session import AwsSession, open_session
 from imagefleet.aws.transfers import require_scratch
+from imagefleet.billing import billing
 from imagefleet.doorbell import Doorbell
 from imagefleet.extensions import load_kinds
 from imagefleet.imaging.limits import Limits
@@ -82,6 +83,7 @@ OPERATORS: Final = (
     letters,
     pauses,
     operator_queues,
+    rates,
     breakers,
     edge,
     tenants,
@@ -105,9 +107,9 @@ async def main(
     async with AsyncExitStack() as stack:
         tracing = await stack.enter_async_context(open_tracing(settings.telemetry, process="api"))
         pool = await stack.enter_async_context(open_current(settings.database, "api"))
-        session = await stack.enter_async_context(
-            open_session(settings.aws, calls=AwsCalls(metrics, tracing))
-        )
+        calls = AwsCalls(metrics, tracing)
+        await stack.enter_async_context(billing(pool, calls.billed))
+        session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
         tools = await _open_tools(stack, settings, recipes, pool, session, metrics, tracing)
         watcher = Watcher(tools)
         app = create_app(tools, watcher)

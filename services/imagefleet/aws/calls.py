@@ -211,6 +211,25 @@ def _of_answer(service: Service, error: ClientError) -> FleetError:
     )
 
 
+# PUT, COPY, POST and LIST, as S3's price list calls them; to delete, and to give up, is free.
+WRITES: Final = ("Put", "Copy", "Create", "Upload", "Complete", "List")
+
+
+@dataclass(slots=True)
+class Billed:
+    """Requests that were sent and that nobody was told of yet, of those that cost something."""
+
+    sqs_requests: int = 0
+    s3_writes: int = 0
+
+    def sent(self, service: str, operation: str) -> None:
+        """Count one HTTP request."""
+        if service == "sqs":
+            self.sqs_requests += 1
+        elif service == "s3" and operation.startswith(WRITES):
+            self.s3_writes += 1
+
+
 class AwsCounts(Protocol):
     """The metrics of a process that speaks to AWS."""
 
@@ -227,6 +246,7 @@ class AwsCalls(CallWatcher):
     """The watcher of a session: what it sees becomes metrics, and spans of traces."""
 
     def __init__(self, metrics: AwsCounts, tracing: "Tracing") -> None:
+        self.billed = Billed()
         self._metrics = metrics
         self._tracing = tracing
 
@@ -252,4 +272,5 @@ class AwsCalls(CallWatcher):
 
     def sent(self, service: str, operation: str) -> None:
         """Count one HTTP request, of which a call that is retried costs several."""
+        self.billed.sent(service, operation)
         self._metrics.request_sent(service, operation)

@@ -20,6 +20,7 @@ from imagefleet.cli import (
     jobs,
     migrating,
     queue,
+    rates,
     settings,
     targets,
     tenants,
@@ -156,6 +157,8 @@ app.add_typer(images.app, name="images", rich_help_panel=PRODUCERS)
 app.add_typer(targets.app, name="targets", rich_help_panel=PRODUCERS)
 app.add_typer(settings.app, name="settings", rich_help_panel=OPERATORS)
 app.add_typer(dlq.app, name="dlq", rich_help_panel=OPERATORS)
+queue.app.command()(rates.rates)
+queue.app.command()(rates.costs)
 app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
 app.add_typer(queue.breaker, name="breaker", rich_help_panel=OPERATORS)

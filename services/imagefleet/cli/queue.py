@@ -23,6 +23,7 @@ from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     POLL,
     All,
+    Every,
     Json,
     OfLane,
     OfTarget,
@@ -31,6 +32,7 @@ from imagefleet.cli.verbs import (
     Reason,
     RefuseNew,
     Wait,
+    Watch,
     Within,
     Yes,
     ask,
@@ -55,12 +57,8 @@ Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Such as s3.")]
 
 @app.command()
 def stats(
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C; in a pipe, again.")
-    ] = False,
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")
-    ] = 2,
+    watch: Watch = False,
+    every: Every = 2,
     as_json: Json = False,
 ) -> None:
     """Show what waits, what ran within the last hour, and what is stuck.

@@ -65,6 +65,11 @@ RefuseNew = Annotated[bool, typer.Option("--refuse-new", help="Refuse new ones a
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]
 Within = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")]
 
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C; in a pipe, again.")
+]
+Every = Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="How often --watch looks.")]
+
 _STATE_DIR = typer.Option("--state-dir", metavar="FOLDER", help="The folder of `imagefleet up`.")
 StateDir = Annotated[Path, _STATE_DIR]
 StateDirIfAny = Annotated[Path | None, _STATE_DIR]

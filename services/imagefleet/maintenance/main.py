@@ -15,6 +15,7 @@ from imagefleet.aws.edge import Edge
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import open_session
+from imagefleet.billing import billing
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import FleetError
 from imagefleet.extensions import load_kinds
@@ -29,6 +30,7 @@ from imagefleet.maintenance.flusher import FLUSH_EVERY, Flusher
 from imagefleet.maintenance.pruner import Pruner
 from imagefleet.maintenance.rescuer import Rescuer
 from imagefleet.maintenance.sampler import RENEW_EVERY, Sampler
+from imagefleet.maintenance.statistician import ROLL_UP_EVERY, Statistician
 from imagefleet.maintenance.sweeper import Sweeper
 from imagefleet.runtime import Drain, supervise
 from imagefleet.settings import Database, MaintenanceSettings
@@ -120,9 +122,9 @@ async def reach_out(
     metrics.watch_settings(lambda: live.age)
     metrics.watch_pool(lambda: pool.connections)
     tracing.share = lambda: live.now.number(TRACES, 1)
-    session = await stack.enter_async_context(
-        open_session(settings.aws, calls=AwsCalls(metrics, tracing))
-    )
+    calls = AwsCalls(metrics, tracing)
+    await stack.enter_async_context(billing(pool, calls.billed))
+    session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     distribution_id = settings.aws.distribution_id
     return Reached(
         pool=pool,
@@ -162,6 +164,7 @@ def duties_of(
     buckets, has_edge = (outside.originals, outside.outputs), edge is not None
     wanted, aws = settings.maintenance, settings.aws
     bookkeeper = Bookkeeper(pool, uuid4(), metrics, rest=rest)
+    statistician = Statistician(pool, uuid4(), metrics, rest=rest)
     pruner = Pruner(pool, uuid4(), metrics, rest=rest)
     sender = DeadLetterSender(pool, letters, metrics, rest=rest)
     letter_sweeper = DeadLetterSweeper(pool, letters, outside.queues, uuid4(), metrics)
@@ -189,6 +192,12 @@ def duties_of(
         "sampler": Duty(sampler.run_once, RENEW_EVERY, leave=sampler.resign),
         "ledger_folder": Duty(bookkeeper.fold, FOLD_EVERY, leave=bookkeeper.office.resign),
         "ledger_prover": Duty(bookkeeper.prove, PROVE_EVERY, within=PROVE_WITHIN),
+        "statistician": Duty(
+            statistician.run_once,
+            ROLL_UP_EVERY,
+            leave=statistician.office.resign,
+            within=TIDY_WITHIN,
+        ),
         "flusher": Duty(flusher.run_once, FLUSH_EVERY, leave=flusher.resign),
         "deletions": Duty(keeper.run_once, KEEP_DELETIONS_EVERY),
         "sweeper": Duty(sweeper.run_once, SWEEP_EVERY, within=TIDY_WITHIN),

@@ -26,6 +26,7 @@ import structlog
 from imagefleet.aws.calls import AwsCalls
 from imagefleet.aws.queue import Queue
 from imagefleet.aws.session import AwsSession, open_session
+from imagefleet.billing import billing
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import ClaimLost, Unavailable
 from imagefleet.extensions import load_kinds
@@ -122,6 +123,7 @@ async def reach_out(
         open_current(settings.database, "worker", generic_plans=True)
     )
     calls = AwsCalls(metrics, tracing)
+    await stack.enter_async_context(billing(pool, calls.billed))
     session = await stack.enter_async_context(open_session(settings.aws, calls=calls))
     return Outside(
         tracing=tracing,

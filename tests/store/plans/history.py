@@ -63,6 +63,9 @@ WORKERS: Final = 30
 HOURS: Final = 700
 
 
+KINDS: Final = 6
+
+
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -273,6 +276,36 @@ INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claime
 SELECT jobs.id, 1, jobs.tenant_id, jobs.type, jobs.lane, jobs.parent_job_id, jobs.created_at,
        '1 s', '1 s', true, 'completed', 'done'
   FROM jobs WHERE jobs.parent_job_id IS NOT NULL;
+
+-- All others as they went, over four weeks.
+INSERT INTO attempts (job_id, claim_no, tenant_id, type, lane, worker_id, claimed_at, ended_at,
+                      duration, queue_time, charged, outcome, why)
+SELECT jobs.id, 1, jobs.tenant_id, jobs.type, jobs.lane, jobs.id, jobs.created_at, jobs.finished_at,
+       '1 s', '1 s', true, 'completed', 'done'
+  FROM jobs WHERE jobs.finished_at IS NOT NULL AND jobs.parent_job_id IS NULL
+ ORDER BY jobs.finished_at;
+
+-- What six types did, in as many steps of each length as are kept.
+INSERT INTO rollups (step, at, type, lane, submitted, completed, waits, durations)
+SELECT steps.step, at, 'type_' || n, 'fast', 9, 9, array_fill(9::bigint, ARRAY[40]),
+       array_fill(9::bigint, ARRAY[40])
+  FROM (VALUES ('minute', interval '2 days'), ('hour', interval '60 days'),
+               ('day', interval '9 years')) AS steps (step, kept),
+       generate_series(date_trunc(steps.step, now() - steps.kept, 'UTC'), now(),
+                       ('1 ' || steps.step)::interval) AS at,
+       generate_series(1, {KINDS}) AS n;
+
+INSERT INTO rollup_costs (step, at, sqs_requests)
+SELECT DISTINCT rollups.step, rollups.at, 9 FROM rollups;
+
+INSERT INTO rollup_entries (type, lane, submitted, sqs_requests)
+SELECT CASE n % 2 WHEN 1 THEN 'noop' END, CASE n % 2 WHEN 1 THEN 'fast' END, 1, 1
+  FROM generate_series(1, {TOLD}) AS n;
+
+-- As if nobody had looked for a fortnight, nor a second time for three weeks.
+UPDATE rollup_progress
+   SET counted_until = date_trunc('minute', now() - interval '14 days'),
+       settled_until = date_trunc('minute', now() - interval '21 days');
 
 INSERT INTO idempotency_aliases (tenant_id, idempotency_key, fingerprint, job_id)
 SELECT 'acme', 'merged-' || n, '', id_of(n) FROM generate_series(1, {TOLD}) AS n;

@@ -8,6 +8,7 @@ from typing import Final
 
 from imagefleet.jobs.images import image_target
 from imagefleet.jobs.model import JobState, Lane, PauseScope, TenantId
+from imagefleet.jobs.shapes.rates import LENGTHS, Step
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import MOST_LOOKED_AT, AuditFilter, list_audit
 from imagefleet.store.fleet.bookkeeping import (
@@ -26,6 +27,8 @@ from imagefleet.store.fleet.ledger import (
 )
 from imagefleet.store.fleet.live_settings import read_live
 from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
+from imagefleet.store.fleet.rates import READ_COSTS, READ_RATES
+from imagefleet.store.fleet.rollups import COUNT_ENDS, add_entries, prune_rollups, roll_up
 from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
@@ -57,6 +60,7 @@ from tests.store.plans.history import (
     GONE,
     HOT,
     HOURS,
+    KINDS,
     LATE_OF_THE_DEEP_TARGET,
     LETTERS,
     LONG_AGO,
@@ -132,6 +136,7 @@ async def trip_and_reset_a_breaker(connection: Connection) -> None:
 
 
 FEW: Final = 1_000
+BUSY: Final = 2_000  # attempts of the minute in which the load was made
 
 
 async def depths_without_a_book(connection: Connection) -> None:
@@ -165,6 +170,43 @@ def overseeing(
 
 def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
     return lambda connection: list_audit(connection, chosen, limit=PAGE)
+
+
+async def roll_up_again(connection: Connection) -> None:
+    await connection.execute(
+        "UPDATE rollup_progress SET counted_until = now(), marked_at = now() - interval '1 minute'"
+    )
+    found = await roll_up(connection)
+    assert found is not None
+    assert found.again
+
+
+async def roll_up_busily(connection: Connection) -> None:
+    """The minute in which the load was made, as if it were over."""
+    minute = await connection.fetchval("SELECT date_trunc('minute', max(ended_at)) FROM attempts")
+    rows = await connection.fetch(COUNT_ENDS, minute)
+    assert BUSY <= sum(row["attempts"] for row in rows if row["of_waits"])
+
+
+def rates(
+    step: Step, steps: int, *, job_type: str | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    """Of the newest there are, though nobody has counted so far."""
+
+    async def read(connection: Connection) -> None:
+        now = await connection.fetchval("SELECT now()")
+        when = (step, now - LENGTHS[step] * steps, now, job_type, None)
+        assert await connection.fetch(READ_RATES, *when)
+
+    return read
+
+
+def costs(step: Step, steps: int) -> Callable[[Connection], Awaitable[object]]:
+    async def read(connection: Connection) -> None:
+        now = await connection.fetchval("SELECT now()")
+        assert await connection.fetch(READ_COSTS, step, now - LENGTHS[step] * steps, now)
+
+    return read
 
 
 async def look_for_keys(connection: Connection) -> None:
@@ -286,6 +328,24 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "fold a hundred submits": Case(
             lambda c: fold_ledger(c, limit=100), "maintenance", 400, 1000
         ),
+        # What ended in a minute of four weeks, one row of the minute after, and its three rollups.
+        "roll up a minute": Case(roll_up, "maintenance", 60, 200),
+        "roll up a minute again": Case(roll_up_again, "maintenance", 60, 200),
+        "roll up a busy minute": Case(roll_up_busily, "maintenance", 3 * BUSY, 3 * BUSY),
+        "add a hundred entries": Case(
+            lambda c: add_entries(c, limit=100), "maintenance", 700, 2000
+        ),
+        "prune rollups": Case(prune_rollups, "maintenance", 200, 600),
+        "rates of an hour": Case(rates(Step.MINUTE, 60), "operator", 2 * 60 * KINDS, 200),
+        "rates of half a day by the minute": Case(
+            rates(Step.MINUTE, 720), "operator", 2 * 720 * KINDS, 2000
+        ),
+        "rates of a type": Case(
+            rates(Step.HOUR, 24, job_type="type_3"), "operator", 4 * 24 * KINDS, 200
+        ),
+        # So many of all rollups that it may read through them: those are no history, and bounded.
+        "rates of a year": Case(rates(Step.DAY, 365), "operator", 10_000 * KINDS, 7000),
+        "costs of a month": Case(costs(Step.DAY, 30), "operator", 4 * 30 * KINDS, 200),
         "prove a page": Case(prove_a_page, "maintenance", 2 * PAGE + 2 * TOLD + 6 * HOURS, 700),
         "list": Case(listing(JobFilter()), "api", PAGE, 100),
         "list, deep": Case(listing(JobFilter(), before=100_000), "api", PAGE, 100),

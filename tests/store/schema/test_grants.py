@@ -47,6 +47,7 @@ RING: Final = columns("job_id lane tenant_id type priority next_at due_at")
 RUNG: Final = columns("next_at sent_at sends due_at rings")
 TARGET: Final = columns("tenant_id target next_seq")
 MOVES: Final = columns("hour type lane queued processing failed_retryable completed failed")
+BILLED: Final = columns("sqs_requests s3_writes")
 ALIAS: Final = May(insert=columns("tenant_id idempotency_key fingerprint job_id"))
 
 ACT: Final = columns("actor key_id address action kind name tenant_id before after reason")
@@ -127,6 +128,27 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             )
         },
         "ledger": {"maintenance": May(insert=columns("accepted pruned"), delete=True)},
+        **{
+            table: {
+                "api": NOTHING,
+                "worker": NOTHING,
+                "maintenance": May(insert=True, update=True, delete=True),
+            }
+            for table in ("rollups", "rollup_costs")
+        },
+        "rollup_progress": {
+            "api": NOTHING,
+            "worker": NOTHING,
+            "maintenance": May(update=columns("counted_until settled_until marked_at mark")),
+        },
+        "rollup_entries": {
+            "api": May(select=frozenset(), insert=BILLED),
+            "worker": May(select=frozenset(), insert=BILLED),
+            "maintenance": May(
+                insert=BILLED | columns("at type lane submitted invalidation_paths"), delete=True
+            ),
+            "operator": NOTHING,
+        },
         "workers": {
             "worker": May(
                 insert=columns("id host pid version lanes types slots type_slots memory_bytes"),

@@ -222,6 +222,9 @@ billed AS (
            SET paths = months.paths + excluded.paths, debts = months.debts + excluded.debts,
                batches = months.batches + 1
     RETURNING months.paths
+),
+told AS (
+    INSERT INTO rollup_entries (invalidation_paths) SELECT paid.paths FROM paid
 )
 SELECT paid.paths, paid.debts, billed.paths AS month_paths FROM paid CROSS JOIN billed
 """

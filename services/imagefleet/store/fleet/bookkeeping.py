@@ -33,7 +33,15 @@ WITH oldest AS MATERIALIZED (
 ),
 folded AS (
     DELETE FROM ledger_entries WHERE id = ANY (ARRAY (SELECT oldest.id FROM oldest))
-    RETURNING hour, type, lane, {COLUMNS}
+    RETURNING at, hour, type, lane, {COLUMNS}
+),
+-- What only adds queued jobs is a submit: no other move does.
+born AS (
+    INSERT INTO rollup_entries (at, type, lane, submitted)
+    SELECT date_trunc('minute', folded.at), folded.type, folded.lane, sum(folded.queued)
+      FROM folded
+     WHERE folded.queued > 0
+     GROUP BY 1, 2, 3
 ),
 summed AS (
     INSERT INTO ledger_counts AS counts (hour, type, lane, {COLUMNS})

@@ -10,7 +10,9 @@ from typing import Final, NamedTuple
 
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, LaneView, StuckView
+from imagefleet.jobs.shapes.rates import MINUTE
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.rollups import MARGIN
 
 READ_QUEUE_HEALTH: Final = """
 SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
@@ -224,6 +226,9 @@ SELECT 'prove',
          ORDER BY jobs.id
          LIMIT 1)
  UNION ALL
+SELECT 'roll_up',
+       now() - (SELECT progress.counted_until FROM rollup_progress AS progress) - $2::interval
+ UNION ALL
 SELECT 'announce_letters',
        now() - (SELECT sends.due_at FROM dead_letter_sends AS sends
                  ORDER BY sends.due_at LIMIT 1)
@@ -251,7 +256,7 @@ async def sample_behind(
 
     A walk is behind when it takes longer than `walk_within`, after which the next one is due.
     """
-    rows = await connection.fetch(SAMPLE_BEHIND, walk_within)
+    rows = await connection.fetch(SAMPLE_BEHIND, walk_within, MINUTE + MARGIN)
     return {row["step"]: max(row["behind"] or timedelta(0), timedelta(0)) for row in rows}
 
 
