@@ -127,7 +127,8 @@ GROWN: Final[Mapping[str, int]] = {
     "recipes from a file, focal points, memory by the header, lossless graphics": 1_900,
     "the surface: answers, uploads as jobs, pages, a terminal that is read, originals": 2_900,
     "a way to deploy it: what scales it, capacity, poolers, plans, doctors in the pod": 1_100,
-    "the console, and what it asks for: rollups, bulk orders, previews, images of all": 4_200,
+    "the console, and what it asks for: rollups, bulk orders, previews, images of all": 5_000,
+    "watching it: service levels, longer histograms, a status, a quiet start": 1_000,
 }
 """What the product could not do at BEFORE, and the code lines that were set aside for it before it
 was built (docs/decisions/0017). What mends or quickens what was there is no entry here."""

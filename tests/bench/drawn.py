@@ -7,6 +7,8 @@ white where a JPEG shows what is behind. How like a variant is to its source is 
 in quality.py, against the picture decoded whole, on white and scaled by Lanczos. Each is compared
 with what sharp makes under the same rule, which is told: what has to be exact with its lossless
 WebP, a JPEG with one that keeps as much of the colours, any other WebP with the smaller of two.
+Photos are made once more with no more bytes than sharp's have, by the recipe's own `max_bytes`.
+What is larger than its source, at the same size and format, has outgrown it.
 
     .venv/bin/python -m tests.bench.drawn           # or --photos FOLDER --drawn FOLDER --json FILE
 """
@@ -30,13 +32,14 @@ from PIL.JpegImagePlugin import get_sampling
 
 from imagefleet.imaging.graphics import FEW_COLOURS, is_drawn, texture
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes import Fit, Recipe
 from imagefleet.imaging.render import render
-from imagefleet.imaging.sizes import Size, levels
+from imagefleet.imaging.sizes import Size, levels, scaled
 from imagefleet.jobs.images import ImageFormat
-from tests.bench.images import RECIPE, answered, fetched_sharp
+from tests.bench.images import answered, fetched_sharp
 from tests.bench.peers import HERE, Peers
 from tests.bench.quality import ssim
+from tests.support.recipes import RECIPES
 from tests.support.wheels import mirror, run_uv
 
 PHOTOS: Final = {
@@ -69,6 +72,7 @@ SUFFIXES: Final = frozenset({".png", ".gif", ".webp", ".jpg", ".jpeg"})
 MOST: Final = 60  # drawn pictures of a package
 QUALITY: Final = 80
 OURS: Final = {"WebP": ImageFormat.WEBP, "JPEG": ImageFormat.JPEG, "PNG": ImageFormat.PNG}
+NAMES: Final = {form: name for name, form in OURS.items()}
 SHARPS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "WebP": ("webp", {"quality": QUALITY}),
     "WebP, lossless": ("webp", {"quality": QUALITY, "lossless": True}),
@@ -76,6 +80,7 @@ SHARPS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "JPEG, whole colours": ("jpeg", {"quality": QUALITY, "chromaSubsampling": "4:4:4"}),
     "PNG": ("png", {"compressionLevel": 9}),
 }
+NO_MORE_BYTES: Final = "no more bytes"
 THE_SMALLER: Final = ("WebP", "WebP, lossless")
 GROUPED: Final = ("kind", "format", "rule", "scaled")
 ICON: Final = 32  # pixels of a side, at most
@@ -112,22 +117,33 @@ def recognised(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
 
 
 def recipe() -> Recipe:
-    """The boxes of the default recipe, in every format that is compared."""
-    boxes = {spec.name: spec for spec in RECIPE.variants}.values()
+    """The sizes of whole pictures of the default recipe, in every format that is compared."""
+    whole = (spec for spec in RECIPES["default"].variants if spec.fit is Fit.INSIDE)
+    boxes = {spec.name: spec for spec in whole}.values()
     return Recipe("compared", tuple(
         replace(spec, format=form, quality=QUALITY) for spec in boxes for form in OURS.values()
     ))  # fmt: skip
 
 
-def ours(path: Path) -> dict[tuple[str, int], bytes]:
+def within(most: Mapping[tuple[str, int], int], size: Size) -> Recipe:
+    """The same of a picture of that size, with budgets by format and width."""
+    return replace(recipe(), variants=tuple(
+        replace(spec, most_bytes=most.get((NAMES[spec.format], scaled(size, spec).width)))
+        for spec in recipe().variants
+    ))  # fmt: skip
+
+
+def ours(path: Path, wanted: Recipe | None = None) -> dict[tuple[str, int], bytes]:
     """By format and width; where several boxes come to one size it is made once."""
     made: dict[tuple[str, str], bytes] = {}
     done = render(
-        path, recipe(), Limits(), lambda name, form, content: made.update({(name, form): content})
+        path,
+        wanted or recipe(),
+        Limits(),
+        lambda name, form, content: made.update({(name, form): content}),
     )
-    names = {form: name for name, form in OURS.items()}
     return {
-        (names[each.format], each.width): made[each.name, each.format]
+        (NAMES[each.format], each.width): made[each.name, each.format]
         for each in done.variants
         if (each.name, each.format) in made
     }
@@ -163,18 +179,30 @@ def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
             format_ = ImageFormat.JPEG if file.format in {"JPEG", "MPO"} else ImageFormat.PNG
             whole = ImageOps.exif_transpose(loaded(file))
         drawn, meant = is_drawn(whole, format_), on_white(whole)
-        for (name, width), content in ours(path).items():
+        made: list[tuple[tuple[str, int], bytes, str | None]]
+        made = [(*each, None) for each in ours(path).items()]
+        if kind == "photos":
+            lossy = {
+                (name, width): len(others[str(path), name, width])
+                for (name, width), *_ in made
+                if name != "PNG"
+            }
+            fitting = ours(path, within(lossy, Size(*whole.size)))
+            made += [(each, fitting[each], NO_MORE_BYTES) for each in lossy]
+        for (name, width), content, budget in made:
             rule, rivals = ruled(name, content, drawn=drawn, icon=max(whole.size) <= ICON)
             if kind == "drawn" and name == "WebP" and not drawn:
                 rivals = THE_SMALLER
             other = min((others[str(path), rival, width] for rival in rivals), key=len)
-            scaled = meant.resize(opened(content).size, Image.Resampling.LANCZOS)
+            its_own = width == whole.width and OURS[name].value == path.suffix[1:].lower()
+            smaller = meant.resize(opened(content).size, Image.Resampling.LANCZOS)
             yield {
-                "kind": kind, "format": name, "rule": rule,
+                "kind": kind, "format": name, "rule": budget or rule,
                 "scaled": "scaled" if width < whole.width else "as it is",
                 "picture": path.stem[-24:], "width": width,
                 "bytes": len(content), "sharp_bytes": len(other),
-                "ssim": ssim(scaled, opened(content)), "sharp_ssim": ssim(scaled, opened(other)),
+                "outgrew": float(its_own and len(content) > path.stat().st_size),
+                "ssim": ssim(smaller, opened(content)), "sharp_ssim": ssim(smaller, opened(other)),
             }  # fmt: skip
 
 
@@ -223,6 +251,7 @@ def summed(rows: Sequence[Row]) -> Iterator[Row]:
             "sharp_kB": sum(they for _, they in pairs) / 1000,
             "larger": sum(us > they for us, they in pairs),
             "worst": max(us / they for us, they in pairs),
+            "outgrew": sum(bool(row["outgrew"]) for row in members),
             "ssim": statistics.fmean(float(row["ssim"]) for row in members),
             "sharp_ssim": statistics.fmean(float(row["sharp_ssim"]) for row in members),
             "less_like": sum(

@@ -1,9 +1,11 @@
 """What a 12-megapixel JPEG costs in processor time: through the whole product, and by others.
 
-Everybody makes the same eight files with the same settings of the same encoders. The others do
-nothing else: a file in, eight files out, in warm processes, with the draft that is best for each.
+Everybody makes the ten files of the shipped recipe with the same settings of the same encoders. The
+others do nothing else: a file in, ten files out, in warm processes, with the draft that is best for
+each. The square of it is cut where attention finds most to be seen, by libvips' own in pyvips and
+sharp; bare Pillow has none, and is told where ours would cut.
 Ours is all that a worker does for a job: received, claimed, fetched from S3, judged, rendered by a
-forked and confined child, checked, stored by eight requests, settled in Postgres, told in the log.
+forked and confined child, checked, stored by ten requests, settled in Postgres, told in the log.
 Counted are the worker, its zygote and every child; Postgres and the emulator are nobody's. Beside
 it stands the renderer alone, which is what isolation costs. Two pictures are made at a time.
 """
@@ -24,10 +26,10 @@ from uuid import uuid4
 
 from PIL import Image
 
+from imagefleet.imaging.attention import attention
 from imagefleet.imaging.encoding import ENCODERS
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes.files import recipes_in_force
-from imagefleet.imaging.sizes import Size, levels
+from imagefleet.imaging.sizes import Size, fitted, levels, window
 from imagefleet.jobs.images import ImageFormat
 from imagefleet.worker.isolation.client import Renderer
 from tests.bench.ground import Ground, until_over
@@ -35,11 +37,11 @@ from tests.bench.peers import HERE, Peers
 from tests.bench.processes import Started, started
 from tests.bench.rounds import Asked, Figure, Measured, Row, Sides
 from tests.support.fleet import Place
+from tests.support.recipes import RECIPES
 
 SIZE: Final = Size(4000, 3000)
 AT_ONCE: Final = 2
-RECIPES_FILE: Final = HERE / "eight_files.toml"
-RECIPE: Final = recipes_in_force(RECIPES_FILE)["default"]
+RECIPE: Final = RECIPES["default"]
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 OURS: Final = "imagefleet"
 RENDERER: Final = "its renderer"
@@ -51,7 +53,7 @@ SHARPS_VERSION: Final = "0.35.5"
 WITHIN: Final = 120.0  # seconds for all pictures of a side
 NPM_WITHIN: Final = 300.0  # seconds
 # The wait is as it ships; tests wait less.
-SETTINGS: Final = {"RECEIVE_WAIT_SECONDS": "20", "RECIPES_FILE": str(RECIPES_FILE)}
+SETTINGS: Final = {"RECEIVE_WAIT_SECONDS": "20"}
 MADE: Final = "SELECT count(*), sum(bytes)::bigint AS bytes FROM variants"
 
 
@@ -80,15 +82,27 @@ def seconds_of(pids: Iterable[int]) -> float:
 # The others.
 
 
-def in_their_words() -> dict[str, Any]:
-    """The recipe, as each library says it."""
+def in_their_words(picture: Path) -> dict[str, Any]:
+    """The recipe, as each library says it: sizes, largest first, and how each is cut, if it is."""
     quality = {variant.format: variant.quality for variant in RECIPE.variants}
     of_webp, of_jpeg = quality[ImageFormat.WEBP], quality[ImageFormat.JPEG]
     webp, jpeg = ENCODERS[ImageFormat.WEBP], ENCODERS[ImageFormat.JPEG]
-    boxes = [level.size for level in levels(SIZE, RECIPE.variants)]
+    sizes = {level.size: level.variants[0] for level in levels(SIZE, RECIPE.variants)}
+    largest = next(iter(sizes))
+    with Image.open(picture) as file:
+        file.draft("RGB", largest)
+        seen = attention(file.resize(largest, Image.Resampling.LANCZOS))
     return {
-        "boxes": [[*box] for box in boxes],
-        "shrink": SIZE.width // boxes[0].width,  # pyvips alone has to be told
+        "sizes": [
+            {
+                "size": [*size],
+                "name": variant.name,
+                "window": None if cut == size else [*window(size, cut, seen)],
+            }
+            for size, variant in sizes.items()
+            for cut in [fitted(size, variant)]
+        ],
+        "shrink": SIZE.width // largest.width,  # pyvips alone has to be told
         "encoders": {
             PILLOW: {"webp": {"quality": of_webp, **webp}, "jpeg": {"quality": of_jpeg, **jpeg}},
             PYVIPS: {
@@ -108,7 +122,7 @@ async def by(
 ) -> Measured:
     """Warm processes side by side, as many as a worker has children."""
     with tempfile.TemporaryDirectory() as parent:
-        asked = {**in_their_words(), "engine": engine, "picture": str(picture)}
+        asked = {**in_their_words(picture), "engine": engine, "picture": str(picture)}
         asked["times"] = times = max(1, pictures // AT_ONCE)
         folders = [Path(parent) / str(number) for number in range(AT_ONCE)]
         for folder in folders:
@@ -135,14 +149,14 @@ async def answered(*words: str) -> Mapping[str, Any]:
 
 def note(notes: list[str], who: str, size_bytes: int) -> None:
     """That all do the same is seen by what they made."""
-    told = f"{who}: eight files of {size_bytes:,} bytes."
+    told = f"{who}: ten files of {size_bytes:,} bytes."
     if told not in notes:
         notes.append(told)
 
 
 async def programs(peers: Peers, asked: Asked, notes: list[str]) -> Mapping[str, list[str]]:
     """How each of them is begun; sharp is left out where there is no npm to fetch it."""
-    here = str(HERE / "eight_files.py")
+    here = str(HERE / "ten_files.py")
     begun = {PILLOW: [sys.executable, here]}
     if asked.peers:
         begun[PYVIPS] = [str(await asyncio.to_thread(lambda: peers.python)), here]
@@ -151,7 +165,7 @@ async def programs(peers: Peers, asked: Asked, notes: list[str]) -> Mapping[str,
         except (OSError, AssertionError, TimeoutError) as error:
             notes.append(f"sharp is not measured: {error!r}")
         else:
-            begun[SHARP] = ["node", str(HERE / "eight_files.mjs"), str(modules)]
+            begun[SHARP] = ["node", str(HERE / "ten_files.mjs"), str(modules)]
     return begun
 
 
@@ -242,7 +256,7 @@ async def opened(ground: Ground, asked: Asked) -> AsyncIterator[Sides]:
 
 ROW: Final = Row(
     name="images",
-    about="a 12-megapixel JPEG: processor time of all that makes eight files of it",
+    about="a 12-megapixel JPEG: processor time of all that makes ten files of it",
     figures=[
         Figure(
             title="CPU of a 12-megapixel JPEG, whole product",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from tests.bench.drawn import OURS, SHARPS, THE_SMALLER, ours, recipe, ruled, summed
+from imagefleet.imaging.sizes import Size
+from tests.bench.drawn import OURS, SHARPS, THE_SMALLER, ours, recipe, ruled, summed, within
 from tests.support.images import grain, quadrants, saved
 
 
@@ -46,16 +47,28 @@ def test_every_size_is_compared_in_every_format(tmp_path: Path) -> None:
     assert {spec.quality for spec in recipe().variants} == {80}
 
 
+def test_a_photo_is_made_once_more_with_no_more_bytes(tmp_path: Path) -> None:
+    picture = tmp_path / "noise.png"
+    picture.write_bytes(saved(grain(400, 300), "PNG"))
+    before = ours(picture)
+
+    budgets = {("WebP", 200): len(before["WebP", 200]) - 99}
+    made = ours(picture, within(budgets, Size(400, 300)))
+
+    assert budgets["WebP", 200] // 2 < len(made["WebP", 200]) <= budgets["WebP", 200]
+    assert [each for each in made if made[each] != before[each]] == [("WebP", 200)]
+
+
 def test_rows_are_summed_a_kind_format_and_rule() -> None:
     row: dict[str, str | float] = {
         "kind": "drawn", "format": "WebP", "rule": "exact", "scaled": "scaled", "ssim": 1,
-        "sharp_ssim": 0.5,
+        "sharp_ssim": 0.5, "outgrew": 1.0,
     }  # fmt: skip
     pairs = [(50.0, 100.0), (300.0, 200.0)]
 
     (line,) = summed([row | {"bytes": us, "sharp_bytes": they} for us, they in pairs])
 
-    assert (2, 0.35, 0.3, 1, 1.5, 1, 0.5, 0) == tuple(line.values())[4:]
+    assert (2, 0.35, 0.3, 1, 1.5, 2, 1, 0.5, 0) == tuple(line.values())[4:]
 
 
 def test_a_variant_is_compared_with_what_obeys_the_same_rule() -> None:

@@ -17,7 +17,7 @@ __all__ = ["emulator"]
 
 
 @pytest.mark.timeout(120)
-async def test_the_whole_product_and_bare_pillow_make_the_same_eight_files(
+async def test_the_whole_product_and_bare_pillow_make_the_same_ten_files(
     postgres: Server, template: str, emulator: Emulator, tmp_path: Path
 ) -> None:
     ground = Ground(
@@ -36,10 +36,17 @@ async def test_the_whole_product_and_bare_pillow_make_the_same_eight_files(
     assert all(value > 0 for value in rounds[0].values())
 
 
-def test_every_other_is_told_the_settings_of_our_encoders() -> None:
-    asked = in_their_words()
+def test_every_other_is_told_the_settings_of_our_encoders(tmp_path: Path) -> None:
+    picture = tmp_path / "photo.jpg"
+    picture.write_bytes(photo())
 
-    assert asked["boxes"] == [[1920, 1440], [1280, 960], [640, 480], [200, 150]]
+    asked = in_their_words(picture)
+
+    sizes = {each["name"]: each["size"] for each in asked["sizes"]}
+    assert [[1920, 1440], [1280, 960], [640, 480], [267, 200], [200, 150]] == [*sizes.values()]
+    (left, top, right, bottom) = asked["sizes"][3]["window"]
+    assert (200, 0, 200) == (right - left, top, bottom)
+    assert ["square"] == [each["name"] for each in asked["sizes"] if each["window"]]
     assert {name: {*options} for name, options in asked["encoders"].items()} == {
         name: {"webp", "jpeg"} for name in ("bare Pillow", "pyvips", "sharp")
     }

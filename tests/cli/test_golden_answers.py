@@ -37,7 +37,7 @@ from tests.support.golden import Golden
 from tests.support.http import a_jpeg, claimed
 
 WHY: Final = ("--reason", "why")
-EIGHT_FILES: Final = Path(__file__).parents[1] / "bench" / "peers" / "eight_files.toml"
+EIGHT_FILES: Final = Path(__file__).with_name("eight_files.toml")
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 ID: Final = re.compile(r"[0-9a-f-]{36}")
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")

@@ -13,6 +13,7 @@ from tests.cli.conftest import Cli, document, failed
         ("dlq", "ack", "--note", "x"),
         ("dlq", "ack", "--note", "x", "--all", "--code", "corrupt"),
         ("dlq", "replay", "--reason", "x", "some-id", "--all"),
+        ("dlq", "replay-all", "--reason", "x"),
         ("queue", "pause", "--reason", "x"),
         ("queue", "pause", "--reason", "x", "--type", "noop", "--all"),
         ("queue", "pause", "--reason", "x", "--target", "image:1"),
@@ -52,6 +53,7 @@ async def test_what_undoes_something_asks_why(operate: Cli, arguments: tuple[str
         ("dlq", "replay", "--reason", "x", "--code", "internal_error"),
         ("queue", "pause", "--reason", "x", "--all"),
         ("tenants", "cancel", "acme", "--reason", "x"),
+        ("dlq", "replay-all", "--reason", "x", "--code", "internal_error"),
     ],
 )
 async def test_much_at_once_needs_a_yes(

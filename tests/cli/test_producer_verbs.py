@@ -324,6 +324,7 @@ async def test_images_are_rendered_again_each_by_a_job(cli: Cli, script: Script)
         (("--reference", "r"), {"reference": "r"}),
         (("--recipe-was", "default", "--recipe", "avif"),
          {"recipe_was": "default", "recipe": "avif"}),
+        (("--all", "--rate", "0.5"), {"all_images": True, "rate": 0.5}),
     ],
 )  # fmt: skip
 async def test_a_set_is_rendered_again_by_one_job(
@@ -341,6 +342,13 @@ async def test_a_set_is_rendered_again_by_one_job(
     assert "60/60" in ended.out
     asked = json.loads(script.asked[0][2])
     assert {"jobType": "reprocess_images", "payload": payload} == asked
+
+
+async def test_images_that_are_named_have_no_rate(cli: Cli) -> None:
+    ended = await cli("images", "reprocess", "--rate", "5", IMAGE)
+
+    assert ExitCode.USAGE == ended.code
+    assert "a rate is of a set" in ended.err
 
 
 @pytest.mark.parametrize("options", [(), ("--all", IMAGE), ("--all", "--reference", "r")])

@@ -34,7 +34,7 @@ from tests.support.factories import (
 from tests.support.http import a_jpeg, claimed
 
 FILE: Final = "photo.jpg"
-EIGHT_FILES: Final = Path(__file__).parents[1] / "bench" / "peers" / "eight_files.toml"
+EIGHT_FILES: Final = Path(__file__).with_name("eight_files.toml")
 ROOMY: Final = BatchLimits(paths=3000, wildcards=15)
 
 VERBS: Final = (
@@ -69,11 +69,14 @@ VERBS: Final = (
     ("operator", "queue rates"),
     ("operator", "queue rates --span day --lane quarantine"),
     ("operator", "queue costs"),
+    ("operator", "queue explain fast"),
+    ("operator", "jobs explain {failed}"),
     ("operator", "dlq list"),
     ("operator", "dlq show {failed}"),
     ("operator", "dlq groups"),
     ("operator", "dlq groups --by-tenant"),
     ("operator", "dlq replay --reason mended --dry-run --all"),
+    ("operator", "dlq replay-all --reason mended --dry-run --all"),
     ("operator", "dlq replay --reason mended --within 0 {failed}"),
     ("operator", "dlq ack --note known --all --yes"),
     ("operator", "dlq list --history"),
@@ -81,6 +84,11 @@ VERBS: Final = (
     ("operator", "jobs retry-now {waiting} --reason urgent"),
     ("operator", "jobs cancel {waiting} --reason unwanted"),
     ("operator", "jobs fail {held} --reason stuck"),
+    ("operator", "images list --every-tenant"),
+    ("operator", "images show --full {image}"),
+    ("operator", "images reprocess --reason mended {image}"),
+    ("operator", "images preview --into - --within 0 {image}"),
+    ("operator", "images focal --reason mended {image} 0.25 0.75"),
     ("operator", "queue pauses"),
     ("operator", "queue pause --type noop --reason mending"),
     ("operator", "queue pause --target image:{image} --tenant acme --reason mending"),

@@ -5,16 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Protocol
 
 import httpx
 import pytest
+from playwright.async_api import Browser
 
 from imagefleet.console.main import Listener, main
 from imagefleet.console.sessions import Session, Sessions
 from imagefleet.runtime import Drain
 from imagefleet.settings import Console, ConsoleSettings, Telemetry
 from tests.support.api import UNUSED, Running
+from tests.support.browsers import chromium
 from tests.support.fixtures import (
     acme,
     applied,
@@ -75,6 +78,13 @@ class Opened:
         """What a browser says of a form of ours."""
         return {"Origin": self.url}
 
+    async def post(
+        self, visitor: httpx.AsyncClient, path: str, *, back: str = "/", **fields: str | list[str]
+    ) -> httpx.Response:
+        """Send a form of this session; the page that says what became of it."""
+        form = {"csrf": self.session.csrf, "back": back} | fields
+        return await visitor.post(path, data=form, headers=self.origin, follow_redirects=True)
+
     def visitor(self, **headers: str) -> httpx.AsyncClient:
         """Somebody with a browser, and nothing else."""
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30, verify=UNUSED)
@@ -123,3 +133,9 @@ def opening() -> Opening:
 async def console(opening: Opening, running: Running) -> AsyncIterator[Opened]:
     async with opening(running) as console:
         yield console
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+    async with chromium(tmp_path) as browser:
+        yield browser

@@ -1,24 +1,21 @@
 """The console in a browser: every page, each way of looking at it, and what is done on it."""
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from imagefleet.store.database import Connection
+from tests.console.browsing import SHOWN_WITHIN, visiting
 from tests.console.conftest import Opened
 from tests.console.world import PAUSE, TAKEN, World, a_hostile_world, a_world
-from tests.support.browsers import Watched, chromium, watched
 from tests.support.golden import OPTION
 from tests.support.wheels import ROOT, NoPrograms, pinned_modules
 
 pytestmark = pytest.mark.timeout(300)  # the first one may have to fetch the browser
 
-SHOWN_WITHIN: Final = 30_000  # milliseconds, on a busy machine
 PICTURES: Final = ROOT / "docs" / "pages"
 DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 # What a terminal or a reader's eye may be steered by; lines' ends are the page's.
@@ -40,35 +37,6 @@ def axe() -> str:
     return (modules / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
-    async with chromium(tmp_path) as browser:
-        yield browser
-
-
-@asynccontextmanager
-async def visiting(
-    browser: Browser, console: Opened, **look: object
-) -> AsyncIterator[tuple[Page, Watched]]:
-    """A page of somebody who is logged in; nothing may be wrong with it at the end."""
-    session = console.sessions.open(console.api.secrets["operator"], reads_only=False)
-    context: BrowserContext = await browser.new_context(**look)  # type: ignore[arg-type] # as it takes them
-    cookie = console.sessions.cookie_of(session)
-    await context.add_cookies([{"name": "imagefleet-console", "value": cookie, "url": console.url}])
-    page = await context.new_page()
-    page.set_default_timeout(SHOWN_WITHIN)
-    seen = watched(page)
-    yield page, seen
-    await context.close()
-    assert [each for each in seen.complaints if not is_a_stream_that_ended(each)] == []
-    assert seen.hosts <= {console.url.removeprefix("http://")}
-
-
-def is_a_stream_that_ended(complaint: str) -> bool:
-    """Whoever goes on to another page follows this one no more."""
-    return complaint.endswith("net::ERR_ABORTED")
-
-
 async def fault_of(superuser: Connection, job_id: object) -> str:
     fault = "SELECT fingerprint FROM dead_letters WHERE job_id = $1"
     return f"/faults/{await superuser.fetchval(fault, job_id)}"
@@ -82,6 +50,15 @@ async def pages_of(world: World, superuser: Connection) -> dict[str, str]:
         "fault": await fault_of(superuser, world.corrupt[0]),
         "job": f"/jobs/{world.corrupt[0]}",
         "waiting": f"/jobs/{world.waiting}",
+        "jobs": "/jobs",
+        "tenants": "/tenants",
+        "tenant": "/tenants/acme",
+        "images": "/images",
+        "image": f"/images/{world.image}",
+        "timeline": "/timeline?span=all",
+        "workers": "/workers?gone=yes",
+        "edge": "/edge",
+        "controls": "/controls",
     }
 
 

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from imagefleet.jobs.lifecycle import Completed, Failed, Retry
 from imagefleet.jobs.model import JobId, JobState, Submission, TenantId
 from imagefleet.store.database import Connection
 from tests.support.api import ACME, RIVAL
 from tests.support.factories import MadeJob, a_job, a_submission, open_breaker, settle_job
+from tests.support.image_rows import an_image
 
 CORRUPT: Final = "The image cannot be decoded: premature end of a JPEG file."
 BUCKET: Final = "The bucket does not exist: NoSuchBucket."
@@ -52,6 +54,8 @@ class World:
     waiting: JobId
     retried: JobId
     completed: JobId
+    image: UUID
+    """Of which nothing is made yet."""
 
 
 class Making:
@@ -91,6 +95,7 @@ async def a_world(worker: Connection, superuser: Connection) -> World:
         retried=retried.job_id,
         running=(await making.held(submission=a_submission(target=TARGET))).job_id,
         waiting=(await a_job(worker, superuser, submission=a_submission(target=TARGET))).job_id,
+        image=await an_image(superuser, tenant_id=ACME, reference="order-7"),
     )
     await open_breaker(worker)
     await superuser.execute(RATES)
@@ -114,6 +119,12 @@ async def a_hostile_world(worker: Connection, superuser: Connection) -> dict[str
     await superuser.execute("UPDATE workers SET host = $1, version = $1", FORGED)
     await superuser.execute(PAUSE, "target", TAKEN, "acme", FORGED, FORGED)
     await superuser.execute(PAUSE, "type", "webhook", "", FORGED, FORGED)
+    image = await an_image(superuser, tenant_id=ACME, reference=TAKEN)
+    await superuser.execute(
+        "INSERT INTO audit (actor, action, kind, name, reason, after)"
+        " VALUES ($1, 'pause', 'pause', $1, $1, jsonb_build_object('note', $1::text))",
+        FORGED,
+    )
     fault = await superuser.fetchval("SELECT fingerprint FROM dead_letters")
     return {
         "now": "/",
@@ -123,4 +134,11 @@ async def a_hostile_world(worker: Connection, superuser: Connection) -> dict[str
         "retried": f"/jobs/{retried.job_id}",
         "completed": f"/jobs/{done.job_id}",
         "waiting": f"/jobs/{waiting.job_id}",
+        "jobs": "/jobs",
+        "tenant": "/tenants/acme",
+        "images": "/images",
+        "image": f"/images/{image}",
+        "timeline": "/timeline?span=all",
+        "workers": "/workers?gone=yes",
+        "controls": "/controls",
     }

@@ -155,6 +155,7 @@ def test_a_failed_image_does_not_stop_the_next_version_of_it() -> None:
         {"image_ids": []},
         {"image_ids": [str(IMAGE)] * 1001},
         {"recipe_was": "default", "image_ids": [str(IMAGE)]},
+        {"all_images": True, "rate": 0},
     ],
 )
 def test_a_set_of_images_is_named_exactly_once(payload: dict[str, object]) -> None:

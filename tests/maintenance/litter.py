@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from imagefleet.aws.objects import Listing, Objects
-from imagefleet.jobs.images import original_key, revision_prefix
+from imagefleet.jobs.images import original_key, preview_key, revision_prefix
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.live import Live
 from imagefleet.maintenance.sweeper import Sweeper, Swept
@@ -131,6 +131,11 @@ async def stray_original(storage: Storage) -> tuple[set[str], set[str]]:
     return set(), {await storage.put(original_key(uuid4(), uuid4()))}
 
 
+async def preview(storage: Storage) -> tuple[set[str], set[str]]:
+    made, original = await storage.published()
+    return {original, *made.keys}, {await storage.put(preview_key(made.image_id, made.revision))}
+
+
 async def of_somebody_else(storage: Storage) -> tuple[set[str], set[str]]:
     made, original = await storage.published()
     keys = [
@@ -163,6 +168,7 @@ KINDS: tuple[Kind, ...] = (
     used_upload,
     unused_upload,
     stray_original,
+    preview,
     of_somebody_else,
 )
 

@@ -26,6 +26,22 @@ STOPPING: Final = (
         ("test_the_first_flag_stays",),
     ),
     Mutation(
+        "a walk cancels what it was not asked for",
+        "jobs/cancelling.py",
+        "({at}::{kind} IS NULL OR {job}.{column} = {at})",
+        "({at}::{kind} IS NULL OR true)",
+        WALK,
+        ("test_what_a_list_can_ask_a_walk_can_ask",),
+    ),
+    Mutation(
+        "a walk replays what failed after it was ordered",
+        "letters/walks.py",
+        "died_until=wanted.died_until,",
+        "died_until=None,",
+        "worker/test_replay_jobs.py",
+        ("test_only_what_the_filter_names_is_replayed",),
+    ),
+    Mutation(
         "a walk cancels what was submitted after it began",
         "jobs/cancelling.py",
         "AND victim.created_at < $3 AND",

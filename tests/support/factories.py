@@ -32,7 +32,10 @@ from imagefleet.store.settling import Receipt, Settlement, settle_jobs
 
 TENANT = TenantId("acme")
 ALL_LANES = tuple(Lane)
-TYPES = ("process_image", "delete_image", "cancel_job", "cancel_jobs", "noop", "reprocess_images")
+TYPES = (
+    *("process_image", "delete_image", "cancel_job", "cancel_jobs", "noop", "reprocess_images"),
+    *("replay_jobs", "preview_original"),
+)
 SLOTS = {Lane.FAST: 3, Lane.GENERAL: 5, Lane.QUARANTINE: 1}
 
 

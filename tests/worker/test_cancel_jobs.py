@@ -1,10 +1,12 @@
 """The job that cancels what its tenant has open: what it flags, where it goes on, that it ends."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 import pytest
 
@@ -145,6 +147,50 @@ async def test_only_what_is_chosen_is_cancelled(
 
     done = await flagged(api)
     assert expected == [job_id in done for job_id in jobs]
+
+
+PARENT: Final = "0199a5c2-7d41-7000-8000-000000000000"
+CHOSEN: Final[list[tuple[dict[str, object], str]]] = [
+    ({"status": "queued"}, "plain mine child aimed"),
+    ({"status": "failed_retryable"}, "tried"),
+    ({"code": "unavailable"}, "tried"),
+    ({"code": "corrupt"}, ""),
+    ({"correlation_id": "mine"}, "mine"),
+    ({"parent_job_id": PARENT}, "child"),
+    ({"target": "image:1"}, "aimed"),
+    ({"target": "image:1", "status": "processing"}, ""),
+    ({"submitted_after": "2020-01-01T00:00:00Z"}, "plain tried mine child aimed"),
+    ({"submitted_after": "2100-01-01T00:00:00Z"}, ""),
+]
+
+
+@pytest.mark.parametrize(("payload", "expected"), CHOSEN, ids=str)
+async def test_what_a_list_can_ask_a_walk_can_ask(
+    bench: Bench,
+    api: Connection,
+    operator: Connection,
+    superuser: Connection,
+    payload: dict[str, object],
+    expected: str,
+) -> None:
+    jobs = {
+        "plain": a_submission(),
+        "mine": replace(a_submission(), correlation_id="mine"),
+        "child": replace(a_submission(), parent_job_id=JobId(UUID(PARENT))),
+        "aimed": a_submission(target="image:1"),
+    }
+    for submission in jobs.values():
+        await submit_job(api, submission)
+    ids = {submission.job_id: name for name, submission in jobs.items()}
+    tried = await a_job(bench.worker, superuser, state=FAILED_RETRYABLE)
+    ids[tried.job_id] = "tried"
+    wanted = CancelJobs.model_validate_json(json.dumps(payload))
+
+    counted = await count_chosen(operator, TENANT, wanted)
+    assert flagging(len(expected.split())) == await walk(bench, **payload)
+
+    assert sorted(expected.split()) == sorted(ids[job_id] for job_id in await flagged(api))
+    assert len(expected.split()) == counted.jobs
 
 
 async def test_it_goes_page_by_page_and_tells_how_far_it_is(bench: Bench, api: Connection) -> None:

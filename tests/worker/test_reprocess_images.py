@@ -1,6 +1,7 @@
 """The job that renders a set again: it goes on where it was, and stops between pages if told to."""
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import TypeAlias
 
 import pytest
@@ -15,7 +16,7 @@ from imagefleet.store.images.reprocessing import PAGE, SubmittedPage
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.handlers import reprocess_images
-from imagefleet.worker.handlers.reprocess_images import HANDLER
+from imagefleet.worker.handlers.reprocess_images import HANDLER, share_of
 from tests.support.bench import Bench
 from tests.support.factories import MadeJob, claim_job, expire_lock, settle_job
 from tests.support.image_rows import a_set, an_image, asked_for, bury, some_images
@@ -185,6 +186,49 @@ async def test_at_its_keys_limit_it_waits_too(
 
     assert Released(why="tenant_full", after=reprocess_images.LOOK_AGAIN_IN) == full
     assert most == await superuser.fetchval(counted, claim.job_id)
+
+
+async def test_at_a_rate_it_waits_uncharged_between_shares_and_goes_on_where_it_was(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    images = await some_images(api, PAGE + 13)
+    claim = await bench.claim(a_set(all_images=True, rate=2.4))  # 36 in 15 seconds: a page and more
+
+    paced = await work(bench, claim)
+
+    assert Released(why="paced", after=timedelta(seconds=36 / 2.4)) == paced
+    assert images[:36] == list(await asked_for(bench.worker, claim.job_id))
+    made = MadeJob(job_id=claim.job_id, claim_no=claim.claim_no, worker_id=bench.worker_id)
+    await settle_job(bench.worker, made, paced)
+    assert 0 == (await job_row(bench.worker, claim.job_id))["attempts"]
+    await superuser.execute("UPDATE jobs SET run_at = now() WHERE id = $1", claim.job_id)
+    again = await claim_job(bench.worker, claim.job_id, bench.worker_id)
+    assert again.claim is not None
+
+    outcome = await work(bench, again.claim)
+
+    assert Completed(result={"submitted": PAGE + 13, "skipped": 0}) == outcome
+    assert images == list(await asked_for(bench.worker, claim.job_id))
+
+
+async def test_what_is_not_submitted_takes_nothing_of_the_rate(
+    bench: Bench, api: Connection
+) -> None:
+    images = await some_images(api, PAGE)
+    for image in images[:-2]:
+        await bury(api, image)
+    claim = await bench.claim(a_set(all_images=True, rate=0.2))  # three in 15 seconds
+
+    outcome = await work(bench, claim)
+
+    assert Completed(result={"submitted": 2, "skipped": PAGE - 2}) == outcome
+
+
+@pytest.mark.parametrize(
+    ("rate", "share", "seconds"), [(0.01, 1, 100), (0.3, 4, 40 / 3), (20, 300, 15)]
+)
+def test_a_share_lasts_as_long_as_its_rate_says(rate: float, share: int, seconds: float) -> None:
+    assert (share, timedelta(seconds=seconds)) == share_of(rate)
 
 
 async def take_over(bench: Bench, superuser: Connection, job_id: JobId) -> None:

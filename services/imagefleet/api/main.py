@@ -25,7 +25,19 @@ from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.requests import Observed, Tools
 from imagefleet.api.http.server import Server
-from imagefleet.api.operators import audit, breakers, edge, letters, pauses, rates, tenants
+from imagefleet.api.operators import (
+    audit,
+    breakers,
+    edge,
+    lanes,
+    letters,
+    pauses,
+    previews,
+    rates,
+    replaying,
+    tenants,
+)
+from imagefleet.api.operators import images as operator_images
 from imagefleet.api.operators import jobs as operator_jobs
 from imagefleet.api.operators import queues as operator_queues
 from imagefleet.api.operators import settings as operator_settings
@@ -80,10 +92,14 @@ SHOWN_TO_PAGES: Final = ("Allow", "ETag", "Location", "Retry-After", "X-Correlat
 
 OPERATORS: Final = (
     operator_jobs,
+    operator_images,
+    previews,
     letters,
+    replaying,
     pauses,
     operator_queues,
     rates,
+    lanes,
     breakers,
     edge,
     tenants,

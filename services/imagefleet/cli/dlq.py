@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.listing import Since, Until, instant, route, show_pages
 from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
     ExitCode,
@@ -27,8 +27,10 @@ from imagefleet.cli.verbs import (
     History,
     Json,
     Limit,
+    OfCode,
     OfTenant,
     OfType,
+    Rate,
     Reason,
     Within,
     Yes,
@@ -44,9 +46,7 @@ MOST_IDS: Final = 100  # of one replay
 
 app = group("Look at dead letters, acknowledge and replay them.")
 
-Code = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 Fingerprint = Annotated[str | None, typer.Option(help="Only of this fault; 8 digits will do.")]
-Rate = Annotated[float, typer.Option(metavar="R", min=0.01, help="So many a second.")]
 Canary = Annotated[
     int, typer.Option(metavar="N", min=0, max=100, help="First so many, and see how they fare.")
 ]
@@ -62,9 +62,10 @@ StopRatio = Annotated[
 def list_letters(
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: History = False,
     limit: Limit = 20,
     cursor: Cursor = None,
@@ -78,7 +79,7 @@ def list_letters(
         imagefleet dlq list --code corrupt --since 2h
         imagefleet dlq list --history --tenant shop --json
     """
-    parameters = _parameters(tenant, job_type, code, fingerprint, since)
+    parameters = _parameters(tenant, job_type, code, fingerprint, since, until)
     parameters |= {"limit": str(limit), "cursor": cursor, "all": str(everything).lower()}
     show_pages(route(LETTERS), parameters, "letters", {
         "letter": "id", "tenant": "tenant", "type": "jobType", "code": "reason",
@@ -113,8 +114,9 @@ def show_letter(
 def groups(
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     since: Since = None,
+    until: Until = None,
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
     ] = False,
@@ -127,7 +129,7 @@ def groups(
         imagefleet dlq groups --type process_image
         imagefleet dlq groups --by-tenant
     """
-    parameters = _parameters(tenant, job_type, code, None, since)
+    parameters = _parameters(tenant, job_type, code, None, since, until)
     parameters |= {"byTenant": str(by_tenant).lower()}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
         "letters": "letters",
@@ -153,9 +155,10 @@ def ack(
     letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: All = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -167,7 +170,7 @@ def ack(
         imagefleet dlq ack --note "the producer knows" 0199a5c2-7d41
         imagefleet dlq ack --note "test images" --code corrupt --tenant demo --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint, since)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     body = _which(letters, chosen, everything=everything)
     if "filter" in body:
         _confirm("Acknowledge", chosen, yes=yes)
@@ -178,15 +181,58 @@ def ack(
     show({"acknowledged": count}, lambda _: f"{count} acknowledged", as_json=as_json)
 
 
+@app.command("replay-all")
+def replay_all(
+    reason: Reason,
+    tenant: OfTenant = None,
+    job_type: OfType = None,
+    code: OfCode = None,
+    fingerprint: Fingerprint = None,
+    since: Since = None,
+    until: Until = None,
+    everything: All = False,
+    dry_run: DryRun = False,
+    rate: Annotated[int, typer.Option(metavar="R", min=1, max=1000, help="A second.")] = 20,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Replay whatever filters name, by one job that goes on without you; each failure once.
+
+    What fails again is not watched: replay a canary first, by `dlq replay --canary`. How far the
+    job is, and what became of how many, `jobs show --full` tells.
+
+    For example:
+
+        imagefleet dlq replay-all --reason "S3 is back" --code unavailable --dry-run
+        imagefleet dlq replay-all --reason "S3 is back" --code unavailable --rate 100 --yes
+    """
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
+    body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": rate}
+    path = f"{LETTERS}:replay-all"
+    answer = ask("POST", path, document=body | {"dryRun": True})
+    letters = f"{answer['letters']}{' or more' if answer['lettersIsAtLeast'] else ''}"
+    if not dry_run:
+        confirm(f"Replay {letters} dead letters?", yes=yes)
+        answer = ask("POST", path, document=body)
+
+    def told(answer: Document) -> str:
+        if dry_run:
+            return f"{letters} dead letters would be replayed"
+        return f"{letters} dead letters are replayed by job {answer['jobId']}"
+
+    show(answer, told, as_json=as_json)
+
+
 @app.command()
 def replay(
     reason: Reason,
     letters: LetterIds = None,
     tenant: OfTenant = None,
     job_type: OfType = None,
-    code: Code = None,
+    code: OfCode = None,
     fingerprint: Fingerprint = None,
     since: Since = None,
+    until: Until = None,
     everything: All = False,
     dry: DryRun = False,
     canary: Canary = 0,
@@ -208,7 +254,7 @@ def replay(
         imagefleet dlq replay --reason "fixed" --fingerprint 5f0c2a91 --dry-run
         imagefleet dlq replay --reason "fixed" --code corrupt --canary 5 --yes
     """
-    chosen = _parameters(tenant, job_type, code, fingerprint, since)
+    chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     what = _which(letters, chosen, everything=everything, most=MOST_IDS)
     done = Replaying(
         what=what | {"reason": reason, "force": force},
@@ -233,10 +279,11 @@ def _parameters(
     code: str | None,
     fingerprint: str | None,
     since: str | None,
+    until: str | None,
 ) -> dict[str, str | None]:
     return {
         "tenant": tenant, "jobType": job_type, "reason": code, "fingerprint": fingerprint,
-        "diedAfter": instant(since),
+        "diedAfter": instant(since), "diedBefore": instant(until),
     }  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from typing import Annotated, Final
 import httpx
 import typer
 
+from imagefleet.cli.explaining import JOBS as PATH
+from imagefleet.cli.explaining import explain_job
 from imagefleet.cli.job_types import list_job_types
-from imagefleet.cli.listing import Since, instant, route, show_pages, status_of
+from imagefleet.cli.listing import Since, Until, instant, route, show_pages, status_of
 from imagefleet.cli.naming import A_JOB, EVERY_JOB, IMAGES, JOBS, AnyJobId, JobId, whole
 from imagefleet.cli.output import (
     ExitCode,
     Fields,
-    Part,
     at,
     filled,
     finish,
@@ -32,8 +33,11 @@ from imagefleet.cli.verbs import (
     All,
     Correlation,
     Cursor,
+    EveryTenant,
+    Full,
     Json,
     Limit,
+    OfCode,
     OfStatus,
     OfTarget,
     OfTenant,
@@ -54,32 +58,11 @@ from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import JobView
 
 POLL: Final = 2.0  # seconds; where events do not get through, a look now and then will do
-PATH: Final = "/v1/operator/jobs"
 
 app = group("Submit jobs, and look at them.")
 
 
-@app.command()
-def explain(job_id: AnyJobId, as_json: Json = False) -> None:
-    """Say why a job does not run, by the rule that claims obey.
-
-    For example:
-
-        imagefleet jobs explain 0199a5c2-7d41
-    """
-    show(ask("GET", below(PATH, job_id, "explain")), _explained, as_json=as_json)
-
-
-def _explained(verdict: Document) -> list[Part]:
-    names = (
-        "reason", "status", "attempts", "maxAttempts", "crashes", "until", "ringDueAt",
-        "announcedAt",
-    )  # fmt: skip
-    return [
-        verdict["sentence"],
-        verdict["laneSentence"],
-        Fields({name: verdict[name] for name in names if name in verdict}),
-    ]
+app.command("explain")(explain_job)
 
 
 @app.command()
@@ -153,9 +136,7 @@ def show_job(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help=A_JOB)],
     wait: Wait = False,
     within: Within = WITHIN,
-    everything: Annotated[
-        bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
-    ] = False,
+    everything: Full = False,
     as_json: Json = False,
 ) -> None:
     """Show one job.
@@ -208,10 +189,10 @@ def list_jobs(
     image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Of this image.")] = None,
     target: OfTarget = None,
     tenant: OfTenant = None,
-    everybody: Annotated[
-        bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")
-    ] = False,
+    everybody: EveryTenant = False,
+    code: OfCode = None,
     since: Since = None,
+    until: Until = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
@@ -219,14 +200,14 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest first: by status and type, or by one of the other filters.
 
-    They are queued, processing, failed_retryable, completed or failed.
+    They are queued, processing, failed_retryable, completed or failed. Operators may say several.
 
     For example:
 
         imagefleet jobs list --status failed --since 2h
         imagefleet jobs list --json --limit 100 | jq -r '.jobs[].jobId'
         imagefleet jobs list --correlation-id order-7 --all
-        imagefleet jobs list --every-tenant --status failed_retryable
+        imagefleet jobs list --every-tenant --code unavailable --since 2h --until 1h
     """
     oversees = everybody or tenant is not None
     parameters = {
@@ -235,16 +216,17 @@ def list_jobs(
         "correlationId": correlation_id,
         "parentJobId": parent and whole(parent, EVERY_JOB if oversees else JOBS),
         "createdAfter": instant(since),
+        "createdBefore": instant(until),
         "limit": str(limit),
         "cursor": cursor,
     }
     if oversees:
         about = target if image is None else f"image:{image}"
-        asked = parameters | {"tenant": tenant, "target": about}
+        asked = parameters | {"tenant": tenant, "target": about, "code": code}
         _oversee(asked, every_page=every_page, as_json=as_json)
         return
-    if target is not None:
-        detail = "--target is for operators, with --tenant or --every-tenant"
+    if target is not None or code is not None:
+        detail = "--target and --code are for operators, with --tenant or --every-tenant"
         raise Misconfigured(detail)
     show_pages(ApiClient.jobs, parameters | {"imageId": image and whole(image, IMAGES)}, "jobs", {
         "job": "job_id", "type": "job_type", "status": "status",

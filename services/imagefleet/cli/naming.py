@@ -31,6 +31,7 @@ class Noun(NamedTuple):
 JOBS: Final = Noun("job", "/v1/jobs", "jobs", "jobId")
 EVERY_JOB: Final = Noun("job", "/v1/operator/jobs", "jobs", "jobId")
 IMAGES: Final = Noun("image", "/v1/images", "images", "imageId")
+EVERY_IMAGE: Final = Noun("image", "/v1/operator/images", "images", "imageId")
 LETTERS: Final = Noun("dead letter", "/v1/operator/dead-letters", "letters", "id")
 
 
@@ -83,11 +84,12 @@ ImageId = Annotated[
         metavar="IMAGE", help="The image's id, or how it begins.", callback=_one(IMAGES)
     ),
 ]
-ImageIds = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="IMAGE", help="Ids of images, or how they begin.", callback=_each(IMAGES)
-    ),
+ImageNamed = Annotated[
+    str, typer.Argument(metavar="IMAGE", help="The image's id, or how it begins.")
+]
+"""As it was typed: whose it is, another option says."""
+ImagesNamed = Annotated[
+    list[str], typer.Argument(metavar="IMAGE", help="Ids of images, or how they begin.")
 ]
 Target = Annotated[
     str,

@@ -15,7 +15,7 @@ import httpx
 import typer
 
 from imagefleet.cli.listing import Since, Until, instant, show_pages, status_of
-from imagefleet.cli.naming import ImageId
+from imagefleet.cli.naming import IMAGES, ImageId, ImageNamed, whole
 from imagefleet.cli.output import (
     Columns,
     ExitCode,
@@ -29,6 +29,7 @@ from imagefleet.cli.output import (
     show,
     takes_bytes,
 )
+from imagefleet.cli.overseen import show_overseen, show_whole
 from imagefleet.cli.progress import counting
 from imagefleet.cli.results import AT_ONCE
 from imagefleet.cli.verbs import (
@@ -36,10 +37,13 @@ from imagefleet.cli.verbs import (
     WITHIN,
     All,
     Cursor,
+    EveryTenant,
+    Full,
     Json,
     Limit,
     OfReference,
     OfStatus,
+    OfTenant,
     Wait,
     Within,
     call,
@@ -55,9 +59,10 @@ from imagefleet.jobs.shapes.pictures import VariantView
 
 
 def show_image(
-    image_id: ImageId,
+    image_id: ImageNamed,
     wait: Wait = False,
     within: Within = WITHIN,
+    everything: Full = False,
     as_json: Json = False,
 ) -> None:
     """Show one image and where its variants are published.
@@ -68,7 +73,13 @@ def show_image(
 
         imagefleet images show --wait 0199a5c2-7d41
         imagefleet images show --json 0199a5c2-7d41 | jq -r '.variants[].url'
+        imagefleet images show --full 0199a5c2-7d41
     """
+    if everything:
+        failed = show_whole(image_id, as_json=as_json) == ImageStatus.FAILED
+        finish(ExitCode.FAILED if failed else ExitCode.DONE)
+        return
+    image_id = whole(image_id, IMAGES)
     answer = call(lambda client: _made(client, image_id, within if wait else 0))
     show(answer, _seen, as_json=as_json)
     finish(ExitCode.FAILED if answer.shape.status is ImageStatus.FAILED else ExitCode.DONE)
@@ -130,6 +141,8 @@ def list_images(
     status: OfStatus = None,
     since: Since = None,
     until: Until = None,
+    tenant: OfTenant = None,
+    everybody: EveryTenant = False,
     limit: Limit = 20,
     cursor: Cursor = None,
     every_page: All = False,
@@ -141,11 +154,15 @@ def list_images(
 
         imagefleet images list --status failed --since 3d --until 1d
         imagefleet images list --all --json | jq -r '.images[].imageId'
+        imagefleet images list --every-tenant --since 2h
     """
     asked = {
         "reference": reference, "status": status_of(status, ImageStatus), "cursor": cursor,
         "createdAfter": instant(since), "createdBefore": instant(until), "limit": str(limit),
     }  # fmt: skip
+    if everybody or tenant is not None:
+        show_overseen(asked | {"tenant": tenant}, every_page=every_page, as_json=as_json)
+        return
     show_pages(ApiClient.images, asked, "images", {
         "image": "image_id", "status": "status", "reference": "reference",
         "variants": lambda image: len(image.variants),

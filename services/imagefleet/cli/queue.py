@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from imagefleet.cli.explaining import explain_lane
 from imagefleet.cli.output import (
     Part,
     Table,
@@ -109,6 +110,9 @@ def _stand(fleet: Document) -> Iterator[Part]:
     }, drops=("host", "type", "claimed (UTC)"))  # fmt: skip
     yield ""
     yield f"{fleet['unacknowledged']} dead letters wait for somebody"
+
+
+app.command("explain")(explain_lane)
 
 
 @app.command()

@@ -6,17 +6,23 @@ from typing import Annotated, Final
 import typer
 
 from imagefleet.cli import queue
-from imagefleet.cli.listing import route, show_pages
+from imagefleet.cli.listing import Since, instant, route, show_pages
+from imagefleet.cli.naming import EVERY_JOB, whole
 from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     All,
+    Correlation,
     Cursor,
     DryRun,
     Json,
     Limit,
+    OfCode,
     OfLane,
+    OfStatus,
+    OfTarget,
     OfType,
+    Parent,
     Reason,
     RefuseNew,
     Wait,
@@ -156,6 +162,12 @@ def cancel(
     reason: Reason,
     job_type: OfType = None,
     lane: OfLane = None,
+    status: OfStatus = None,
+    code: OfCode = None,
+    correlation_id: Correlation = None,
+    parent: Parent = None,
+    target: OfTarget = None,
+    since: Since = None,
     before: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Only those submitted before, as 2026-01-31T12:00:00Z."),
@@ -173,8 +185,13 @@ def cancel(
 
         imagefleet tenants cancel shop --dry-run --reason "a runaway import"
         imagefleet tenants cancel shop --type process_image --reason runaway --yes
+        imagefleet tenants cancel shop --code unavailable --since 2h --reason runaway --yes
     """
-    body = filled(jobType=job_type, lane=lane, submittedBefore=before, reason=reason)
+    body = filled(
+        jobType=job_type, lane=lane, status=status, code=code, correlationId=correlation_id,
+        parentJobId=parent and whole(parent, EVERY_JOB), target=target,
+        submittedAfter=instant(since), submittedBefore=before, reason=reason,
+    )  # fmt: skip
     path = below(PATH, tenant, "cancel")
     answer = ask("POST", path, document=body | {"dryRun": True})
     jobs = _at_least(answer["jobs"], answer["jobsIsAtLeast"])

@@ -33,12 +33,17 @@ History = Annotated[bool, typer.Option("--history", help="Also what is over by n
 
 OfType = Annotated[str | None, typer.Option("--type", help="Of this type.")]
 OfStatus = Annotated[str | None, typer.Option("--status", help="Of this status.")]
+OfCode = Annotated[str | None, typer.Option("--code", help="Only with this failure code.")]
 OfLane = Annotated[
     str | None, typer.Option("--lane", help="Of this lane: fast, general or quarantine.")
 ]
 _TENANT = typer.Option("--tenant", help="The tenant, by its name.")
 Tenant = Annotated[str, _TENANT]
 OfTenant = Annotated[str | None, _TENANT]
+EveryTenant = Annotated[bool, typer.Option("--every-tenant", help="Of all tenants: for operators.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="All there is of it, of any tenant: for operators.")
+]
 OfTarget = Annotated[
     str | None, typer.Option("--target", help="Of this target of a tenant, such as image:ID.")
 ]
@@ -60,6 +65,9 @@ MaxAttempts = Annotated[
 Recipe = Annotated[
     str | None, typer.Option("--recipe", help="The recipe, which says what variants are made.")
 ]
+_RATE = typer.Option("--rate", metavar="R", min=0.01, help="So many a second.")
+Rate = Annotated[float, _RATE]
+RateIfAny = Annotated[float | None, _RATE]
 RefuseNew = Annotated[bool, typer.Option("--refuse-new", help="Refuse new ones as well.")]
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]

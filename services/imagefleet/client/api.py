@@ -201,6 +201,10 @@ class ApiClient:
         except ValidationError as error:
             raise _unexpected(error) from error
 
+    async def picture(self, path: str, parameters: Mapping[str, str | None] = {}) -> bytes:
+        """The bytes that one of the operators' routes shows."""
+        return (await self._answer(_Request("GET", path, parameters))).content
+
     async def _upload(
         self,
         method: str,

@@ -9,7 +9,19 @@ from starlette.responses import HTMLResponse, Response
 
 from imagefleet.client.api import ApiClient
 from imagefleet.console.guarding import Guard
-from imagefleet.console.pages import controls, faults, job, login, now
+from imagefleet.console.pages import (
+    controls,
+    edge,
+    faults,
+    images,
+    job,
+    jobs,
+    login,
+    now,
+    tenants,
+    timeline,
+    workers,
+)
 from imagefleet.console.sessions import Attempted, Session, Sessions
 from imagefleet.console.showing import Showing
 from imagefleet.console.visits import Visit
@@ -17,8 +29,18 @@ from imagefleet.errors import FleetError, NotFound
 from imagefleet.settings import Console
 from imagefleet.telemetry.metrics import ConsoleMetrics
 
-PAGES: Final = (login, now, faults, job, controls)
-NAVIGATION: Final = (("Now", "/"), ("Faults", "/faults"))
+PAGES: Final = (login, now, faults, jobs, job, images, tenants, timeline, workers, edge, controls)
+NAVIGATION: Final = (
+    ("Now", "/"),
+    ("Faults", "/faults"),
+    ("Jobs", "/jobs"),
+    ("Images", "/images"),
+    ("Tenants", "/tenants"),
+    ("Timeline", "/timeline"),
+    ("Workers", "/workers"),
+    ("Edge and storage", "/edge"),
+    ("Controls", "/controls"),
+)
 FOR_EVER: Final = "public, max-age=31536000, immutable"  # another content has another address
 
 

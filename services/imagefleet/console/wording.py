@@ -139,8 +139,13 @@ def words(code: object) -> str:
 
 def query(fields: Mapping[str, object]) -> Markup:
     """The query of an address, of what has a value."""
+    return escape(there("", fields))
+
+
+def there(path: str, fields: Mapping[str, object]) -> str:
+    """An address with a query of what has a value; not escaped yet."""
     given = {name: str(value) for name, value in fields.items() if value not in {None, ""}}
-    return escape(f"?{urlencode(given)}" if given else "")
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -1,8 +1,8 @@
-"""Jobs about many: cancelling what a tenant has open, and rendering a set of images again.
+"""Jobs about many: cancelling what is open, rendering a set of images again, replaying letters.
 
-Either walks from the newest to the oldest, a page at a time, and the cursor of the walk is written
-in the transaction that flags the page, or submits the page's jobs. So whatever ends an attempt, the
-next one goes on behind the last page that counts, and nothing is asked for twice.
+Each walks a page at a time, from the newest to the oldest but for letters, and the cursor of the
+walk is written in the transaction that flags the page, or submits the page's jobs. So whatever ends
+an attempt, the next one goes on behind the last page that counts, and nothing is asked for twice.
 
 A cancelling walk leaves alone what is submitted after it began; jobs that submit others come first,
 and what was committed behind its back is looked for at the end. Nor does it have what no pause
@@ -81,6 +81,13 @@ def _born(at: datetime) -> UUID:
 def type_walked(wanted: CancelJobs, walk: CancelWalk) -> str | None:
     """Of which type the jobs are that are looked at; None is every type."""
     return SUBMITS_OTHERS if walk.parents else wanted.job_type
+
+
+class ReplayWalk(_BulkWalk):
+    """Through open dead letters, the oldest first; `before` is the last that was looked at."""
+
+    died_at: datetime | None = None  # of that one
+    outcomes: dict[str, int] = {}
 
 
 OF_A_SET: Final = "of_a_set"  # why its jobs are in the lane general

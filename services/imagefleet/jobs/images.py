@@ -128,6 +128,11 @@ def original_key(image_id: UUID, upload_id: UUID) -> str:
     return f"{originals_prefix(image_id)}{upload_id}"
 
 
+def preview_key(image_id: UUID, source_seq: int) -> str:
+    """Where operators' picture of an original lies, beside that one, until it is swept."""
+    return f"{originals_prefix(image_id)}preview-{source_seq}.webp"
+
+
 def revision_prefix(image_id: UUID, revision: int, claim_no: int) -> str:
     """The folder that one claim of one rendering job writes to, in the bucket of outputs."""
     return f"{outputs_prefix(image_id)}{revision}.{claim_no}/"
@@ -180,6 +185,7 @@ _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FILE: Final = r"[A-Za-z0-9_-]{1,64}\.[a-z0-9]{1,8}"
 _OUTPUT: Final = re.compile(rf"i/({_UUID})/([0-9]{{1,18}})\.([0-9]{{1,18}})/{_FILE}")
 _ORIGINAL: Final = re.compile(rf"o/({_UUID})/{_UUID}")
+_PREVIEW: Final = re.compile(rf"o/({_UUID})/preview-[0-9]{{1,19}}\.webp")
 _DASHES: Final = frozenset({8, 13, 18, 23})
 
 
@@ -203,6 +209,11 @@ def parse_output_key(key: str) -> OutputKey | None:
 def is_original_key(key: str) -> bool:
     """Whether this is a key of `original_key`."""
     return _ORIGINAL.fullmatch(key) is not None
+
+
+def is_preview_key(key: str) -> bool:
+    """Whether this is a key of `preview_key`."""
+    return _PREVIEW.fullmatch(key) is not None
 
 
 def image_at(key: str) -> UUID:

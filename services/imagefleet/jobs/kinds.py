@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError, PydanticSerializationError, to_js
 from imagefleet.errors import Misconfigured, RequestRejected
 from imagefleet.jobs.faults import Fault
 from imagefleet.jobs.images import ImageSource, image_target
-from imagefleet.jobs.model import CancelCode, Intent, JsonObject, Lane, Submission
+from imagefleet.jobs.model import CancelCode, Intent, JobState, JsonObject, Lane, Submission
 from imagefleet.jobs.policies import RetryPolicy
 
 TIMEOUTS: Final[Mapping[Lane, timedelta]] = MappingProxyType(
@@ -284,6 +284,8 @@ class ReprocessImages(Payload):
     recipe_was: Annotated[str, Field(pattern=_NAME_OR_VERSION)] | None = None
     """Images whose recipe is this one when their turn comes: any version of it, or NAME@HASH."""
     all_images: Literal[True] | None = None
+    rate: Annotated[float, Field(ge=0.01, le=1000)] | None = None
+    """So many images a second at most, on average; None: as many as the tenant has room for."""
 
     @model_validator(mode="after")
     def _names_one_set(self) -> Self:
@@ -315,13 +317,45 @@ class OpenJobs(Payload):
     lane: Lane | None = None
     submitted_before: AwareDatetime | None = None
     """None: before the walk began."""
+    submitted_after: AwareDatetime | None = None
+    status: Literal[JobState.QUEUED, JobState.PROCESSING, JobState.FAILED_RETRYABLE] | None = None
+    code: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
+    """Why the last attempt of those that are tried again did not work."""
+    correlation_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    parent_job_id: UUID | None = None
+    target: Annotated[str, Field(min_length=1, max_length=255)] | None = None
 
 
 class CancelJobs(OpenJobs):
     """Cancel them, everywhere or at one target."""
 
-    target: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ReplayJobs(Payload):
+    """Replay what failed, each failure once: the open dead letters that all of these let through.
+
+    Without a tenant those of all of them.
+    """
+
+    tenant: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    job_type: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
+    code: Annotated[str, Field(pattern=TYPE_FORM)] | None = None
+    fingerprint: Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")] | None = None
+    """A part of one is no letter's."""
+    died_after: AwareDatetime | None = None
+    died_until: AwareDatetime
+    """What fails again meanwhile is another letter, and none of these."""
+    rate: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Jobs a second, at most."""
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class PreviewOriginal(Payload):
+    """Make a small inert picture of one original of an image, for operators."""
+
+    image_id: UUID
+    source_seq: Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Noop(Payload):
@@ -404,6 +438,18 @@ BUILT_IN: Final = Kinds(
             timeout=timedelta(hours=1),  # a million jobs at 300 a second
             preempts=True,
             result_visible=FlaggingResult,
+        ),
+        JobKind(
+            name="replay_jobs",
+            payload=ReplayJobs,
+            timeout=timedelta(hours=1),  # what is left then goes on in another attempt, uncharged
+        ),
+        JobKind(
+            name="preview_original",
+            payload=PreviewOriginal,
+            retry=RetryPolicy(max_attempts=2),  # somebody waits for it, and may ask again
+            timeout=timedelta(minutes=2),
+            services=("s3",),
         ),
         JobKind(name="noop", payload=Noop, lane=Lane.FAST, result_visible=VisibleResult),
         JobKind(

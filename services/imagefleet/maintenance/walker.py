@@ -15,7 +15,14 @@ import structlog
 
 from imagefleet.aws.objects import Listed, Objects
 from imagefleet.errors import NotFound
-from imagefleet.jobs.images import PREFIXES, Bucket, image_at, is_original_key, parse_output_key
+from imagefleet.jobs.images import (
+    PREFIXES,
+    Bucket,
+    image_at,
+    is_original_key,
+    is_preview_key,
+    parse_output_key,
+)
 from imagefleet.jobs.shapes.sweeping import MissingView, SweepProgress
 from imagefleet.store.database import Pool
 from imagefleet.store.images.originals import forget_originals
@@ -176,7 +183,9 @@ class Walker:
         )
 
     async def _judge_originals(self, passed: Sequence[Listed]) -> PageJudgement:
-        ours = [listed for listed in passed if is_original_key(listed.key)]
+        ours = [
+            listed for listed in passed if is_original_key(listed.key) or is_preview_key(listed.key)
+        ]
         unknown = len(passed) - len(ours)
         if not ours:
             return PageJudgement(litter=(), unknown=unknown)
@@ -186,9 +195,10 @@ class Walker:
                 [(listed.key, listed.modified_at) for listed in ours],
                 older_than=self._older_than,
             )
-        if len(stray) >= SUSPICIOUS and 2 * len(stray) > len(ours):
-            log.error("sweep.held_back", originals=len(stray), of=len(ours), first=min(stray))
-            return PageJudgement(litter=(), unknown=unknown, held_back=len(stray))
+        lost = {key for key in stray if is_original_key(key)}  # a preview is made again
+        if len(lost) >= SUSPICIOUS and 2 * len(lost) > len(ours):
+            log.error("sweep.held_back", originals=len(lost), of=len(ours), first=min(lost))
+            return PageJudgement(litter=(), unknown=unknown, held_back=len(lost))
         return PageJudgement(
             litter=[listed for listed in ours if listed.key in stray], unknown=unknown
         )

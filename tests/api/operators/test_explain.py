@@ -4,7 +4,7 @@ Each names what can be acted upon: the job, the pause and whose it is, the worke
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
-from structlog.testing import capture_logs
 
 from imagefleet.jobs.lifecycle import Failed, Released
 from imagefleet.jobs.model import CancelCode, JobId, JobState, Lane, PauseScope, TenantId, WorkerId
@@ -21,8 +20,7 @@ from imagefleet.store.fleet.breakers import force_open
 from imagefleet.store.fleet.pauses import Pause, pause
 from imagefleet.store.jobs.cancelling import cancel_job
 from imagefleet.store.jobs.submissions import submit_job
-from tests.cli.conftest import Cli, cli
-from tests.support.api import Running
+from tests.cli.conftest import Cli
 from tests.support.factories import (
     MadeJob,
     a_job,
@@ -35,21 +33,10 @@ from tests.support.factories import (
 )
 from tests.support.http import is_problem
 
-__all__ = ["cli"]
-
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
 IMAGE = "image:1"
 RIVAL = TenantId("rival")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
-
-
-@pytest.fixture
-def operate(cli: Cli, running: Running, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """The command line in the hands of an operator; the API's log is kept out of its output."""
-    monkeypatch.setenv("IMAGEFLEET_URL", running.url)
-    monkeypatch.setenv("IMAGEFLEET_KEY", running.secrets["operator"])
-    with capture_logs():
-        yield cli
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +203,14 @@ REASONS: dict[str, tuple[Make, str, str]] = {
         "finished",
         (
             "It is over: failed. It ended at T with memory. "
-            "The image needs 900 MiB of memory, and no worker has more than 768."
+            "The image needs 900 MiB of memory, and no worker has more than 768. {buried}"
         ),
     ),
-    "failed": (made(FAILED), "finished", "It is over: failed. It ended at T with corrupt."),
+    "failed": (
+        made(FAILED),
+        "finished",
+        "It is over: failed. It ended at T with corrupt. {buried}",
+    ),
     "not due": (made(due=False), "not_due", "It is not due before T."),
     "backoff": (
         made(FAILED_RETRYABLE, due=False),
@@ -490,12 +481,18 @@ async def test_the_route_and_the_command_line_say_why_in_the_same_words(
 
     assert answer.status_code == 200, answer.text
     explained = answer.json()
-    assert (reason, sentence.format(**waiting.named)) == (
+    letter = await superuser.fetchval("SELECT id FROM dead_letters")
+    buried = (
+        "Its dead letter waits for somebody: "
+        f"`imagefleet dlq replay --reason mended {letter}` runs it again."
+    )
+    sentence = sentence.format(**waiting.named, buried=buried)
+    assert (reason, sentence) == (
         explained["reason"],
         MOMENT.sub("T", explained["sentence"]),
     )
     said, _, facts = typed.out.partition("\n")
-    assert sentence.format(**waiting.named) == MOMENT.sub("T", said)
+    assert sentence == MOMENT.sub("T", said)
     assert reason in facts
 
 
@@ -519,3 +516,79 @@ async def test_a_job_that_is_not_there_is_not_explained(
     is_problem(await operating.get(f"/v1/operator/jobs/{nobody}/explain"), 404, "not_found")
     typed = await operate("jobs", "explain", str(nobody))
     assert "not_found" in typed.err or "no such" in typed.err.lower()
+
+
+async def test_of_a_failed_job_it_names_the_letter_and_what_became_of_it(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=FAILED)
+    path = f"/v1/operator/jobs/{job.job_id}/explain"
+
+    waits = (await operating.get(path)).json()
+    replayed = await operating.post(
+        "/v1/operator/dead-letters:replay",
+        json={"ids": [waits["letter"]["id"]], "reason": "mended"},
+    )
+    dealt_with = (await operating.get(path)).json()
+
+    assert f"imagefleet dlq replay --reason mended {waits['letter']['id']}" == waits["replay"]
+    assert f"/v1/operator/dead-letters/{waits['letter']['id']}" == waits["links"]["letter"]
+    again = replayed.json()["replays"][0]["replayedAs"]
+    assert again == dealt_with["letter"]["replayedAs"]
+    assert dealt_with["sentence"].endswith(f"Job {again} replays it.")
+    assert "replay" not in dealt_with
+    whole = (await operating.get(f"/v1/operator/jobs/{job.job_id}")).json()
+    assert (waits["letter"]["id"], again) == (whole["letterId"], whole["replayedAs"])
+
+
+async def test_of_an_acknowledged_one_it_says_who_did_that(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    job = await a_job(worker, superuser, state=FAILED)
+    await operating.post(
+        "/v1/operator/dead-letters:acknowledge", json={"filter": {}, "note": "known"}
+    )
+
+    explained = (await operating.get(f"/v1/operator/jobs/{job.job_id}/explain")).json()
+
+    assert "Its dead letter was acknowledged by " in explained["sentence"]
+    assert "replay" not in explained
+
+
+async def test_of_a_waiting_job_it_leads_to_what_it_waits_for(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    waiting = await behind(PROCESSING)(worker, superuser)
+    first = waiting.named["first"]
+    await pause(superuser, TYPE, by="somebody", reason="a bad day")
+    path = f"/v1/operator/jobs/{waiting.job_id}/explain"
+
+    held = (await operating.get(path)).json()
+    await superuser.execute("DELETE FROM pauses")
+    behind_it = (await operating.get(path)).json()
+
+    assert "/v1/operator/pauses" == held["links"]["pauses"]
+    assert f"/v1/operator/jobs/{first}" == behind_it["links"]["first"]
+    neighbours = [(each["jobId"], each["status"]) for each in behind_it["neighbours"]]
+    assert [(str(first), "processing"), (str(waiting.job_id), "queued")] == neighbours
+    found = await operating.get(behind_it["links"]["target"])
+    assert {str(first), str(waiting.job_id)} == {job["jobId"] for job in found.json()["jobs"]}
+    assert 200 == (await operating.get(behind_it["links"]["lane"])).status_code
+
+
+async def test_a_whole_job_names_those_that_it_made(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    parent = await a_job(worker, superuser, state=COMPLETED)
+    children = [
+        await a_job(
+            worker, superuser, submission=replace(a_submission(), parent_job_id=parent.job_id)
+        )
+        for _ in range(2)
+    ]
+
+    whole = (await operating.get(f"/v1/operator/jobs/{parent.job_id}")).json()
+
+    assert [str(job.job_id) for job in reversed(children)] == [
+        child["jobId"] for child in whole["children"]
+    ]

@@ -1,14 +1,16 @@
 """Operators and jobs: lists across tenants, everything about one, and orders."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
-from imagefleet.jobs.model import CancelCode, JobId, JobState
+from imagefleet.jobs.model import CancelCode, JobId, JobState, TenantId
 from imagefleet.jobs.shapes.jobs import WholeJob
 from imagefleet.store.database import Connection
+from imagefleet.store.jobs import overseeing
 from imagefleet.store.jobs.cancelling import cancel_job
 from tests.support.api import Running
 from tests.support.factories import (
@@ -61,11 +63,79 @@ async def test_a_list_may_be_of_what_belongs_together(
     assert [str(parent)] == await listed(operating, "correlationId=request-1")
     assert [str(child)] == await listed(operating, f"parentJobId={parent}")
     assert [str(of_target.job_id)] == await listed(operating, f"target={IMAGE}")
-    is_problem(
-        await operating.get(f"/v1/operator/jobs?status=queued&target={IMAGE}"),
-        422,
-        "invalid_filter",
-    )
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("code=corrupt", "gone other"),
+        ("code=unavailable", "again"),
+        ("code=corrupt&tenant=acme", "gone"),
+        ("code=corrupt&tenant=acme&status=failed_retryable", ""),
+        ("code=unavailable&status=failed_retryable&jobType=noop", "again"),
+        ("code=corrupt&tenant=rival&jobType=noop", "other"),
+        (f"target={IMAGE}&code=corrupt", "gone"),
+        (f"target={IMAGE}&status=queued", "waits"),
+        ("correlationId=tests&jobType=noop&status=queued", "waits"),
+        (f"correlationId=tests&target={IMAGE}&tenant=rival", ""),
+        ("code=poison", ""),
+    ],
+)
+async def test_a_list_is_of_those_of_which_all_is_true(
+    operating: httpx.AsyncClient,
+    rival: httpx.AsyncClient,
+    worker: Connection,
+    superuser: Connection,
+    query: str,
+    expected: str,
+) -> None:
+    about, theirs = a_submission(target=IMAGE), a_submission(tenant_id=TenantId("rival"))
+    jobs = {
+        "gone": await a_job(worker, superuser, state=FAILED, submission=about),
+        "again": await a_job(worker, superuser, state=FAILED_RETRYABLE),
+        "other": await a_job(worker, superuser, state=FAILED, submission=theirs),
+        "waits": await a_job(worker, superuser, submission=a_submission(target=IMAGE)),
+    }
+    names = {str(job.job_id): name for name, job in jobs.items()}
+
+    assert sorted(expected.split()) == sorted(names[id_] for id_ in await listed(operating, query))
+
+
+async def test_a_page_that_found_little_says_where_to_go_on(
+    operating: httpx.AsyncClient,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rare = await a_job(worker, superuser, state=FAILED, submission=a_submission(target=IMAGE))
+    for _ in range(3):
+        await a_job(worker, superuser, submission=a_submission(target=IMAGE))
+    monkeypatch.setattr(overseeing, "MOST_CANDIDATES", 2)
+    query = f"/v1/operator/jobs?target={IMAGE}&code=corrupt"
+
+    first = (await operating.get(query)).json()
+    second = (await operating.get(f"{query}&cursor={first['nextCursor']}")).json()
+
+    assert [] == first["jobs"]
+    assert [str(rare.job_id)] == [job["jobId"] for job in second["jobs"]]
+
+
+async def test_a_list_may_begin_and_end_at_a_time(
+    operating: httpx.AsyncClient, acme: httpx.AsyncClient, rival: httpx.AsyncClient
+) -> None:
+    before, job, after = [await submitted(client) for client in (acme, rival, acme)]
+    moment = datetime.fromtimestamp((job.int >> 80) / 1000, UTC)
+    stamps = [quote((moment + timedelta(milliseconds=n)).isoformat()) for n in (-1, 1)]
+    query = f"createdAfter={stamps[0]}&createdBefore={stamps[1]}"
+
+    found = await listed(operating, query)
+
+    assert str(job) in found
+    assert {str(job)} == set(await listed(operating, f"{query}&tenant=rival&status=queued"))
+    stamp = quote(moment.isoformat())
+    assert str(job) not in await listed(operating, f"createdBefore={stamp}")
+    assert str(after) not in await listed(operating, f"createdBefore={stamp}")
+    assert str(before) not in await listed(operating, f"createdAfter={stamp}&tenant=rival")
 
 
 async def test_everything_about_a_job_is_every_column(

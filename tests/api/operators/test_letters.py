@@ -1,6 +1,7 @@
 """Operators and dead letters over HTTP; what replays are is tested with the store."""
 
-from uuid import uuid4
+from urllib.parse import quote
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -58,6 +59,28 @@ async def test_letters_are_listed_by_page_and_filter(
     assert ids[:2] == await listed(operating, f"fingerprint={page['letters'][0]['fingerprint']}")
     is_problem(await operating.get(f"{LETTERS}?all=true&reason=corrupt"), 422, "invalid_filter")
     is_problem(await operating.get(f"{LETTERS}?cursor={uuid4()}"), 404, "not_found")
+
+
+@pytest.mark.parametrize("more", ["", "&all=true", "&tenant=acme&all=true"])
+async def test_letters_may_be_of_a_time(
+    operating: httpx.AsyncClient, three: list[MadeJob], more: str
+) -> None:
+    letters = (await operating.get(LETTERS)).json()["letters"]
+    first, second = [quote(letter["diedAt"]) for letter in letters[:2]]
+
+    assert [letters[0]["jobId"]] == await listed(operating, f"diedBefore={second}{more}")
+    assert [] == await listed(operating, f"diedBefore={first}{more}")
+    assert [letters[1]["jobId"]] == (
+        await listed(operating, f"diedAfter={first}&tenant=acme{more.replace('&tenant=acme', '')}")
+    )
+
+
+async def test_faults_may_be_of_a_time(operating: httpx.AsyncClient, three: list[MadeJob]) -> None:
+    letters = (await operating.get(LETTERS)).json()["letters"]
+
+    groups = await operating.get(f"{LETTERS}/groups?diedBefore={quote(letters[1]['diedAt'])}")
+
+    assert [1] == [group["letters"] for group in groups.json()["groups"]]
 
 
 async def test_faults_are_grouped_and_a_letter_is_shown_whole(
@@ -154,6 +177,64 @@ async def test_a_canary_and_then_the_rest_by_cursor(
         row["replay_reason"],
     )
     assert [str(three[2].job_id)] == await listed(operating)
+
+
+async def test_all_that_a_filter_names_is_replayed_by_one_job(
+    operating: httpx.AsyncClient, three: list[MadeJob], superuser: Connection
+) -> None:
+    path = f"{LETTERS}:replay-all"
+    order = {"filter": {"reason": "internal_error", "tenant": "acme"}, "reason": "mended"}
+
+    counted = await operating.post(path, json=order | {"dryRun": True})
+    ordered = await operating.post(path, json=order)
+
+    assert 200 == counted.status_code, counted.text
+    assert {"letters": 2, "lettersIsAtLeast": False} == counted.json()
+    assert 202 == ordered.status_code, ordered.text
+    job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
+    assert ("replay_jobs", "acme", 0) == (job["type"], job["tenant_id"], job["priority"])
+    wanted = {"tenant": "acme", "code": "internal_error", "rate": 20, "reason": "mended"}
+    assert wanted.items() <= job["payload"].items()
+    assert "died_until" in job["payload"]
+    line = await superuser.fetchrow("SELECT * FROM audit ORDER BY id DESC LIMIT 1")
+    assert line is not None
+    assert ("replay", "dead_letter", "acme", "mended") == (
+        line["action"],
+        line["kind"],
+        line["tenant_id"],
+        line["reason"],
+    )
+
+
+async def test_a_fault_is_replayed_by_how_its_fingerprint_begins(
+    operating: httpx.AsyncClient, three: list[MadeJob], superuser: Connection
+) -> None:
+    letter = (await operating.get(f"{LETTERS}?reason=corrupt")).json()["letters"][0]
+    order = {"filter": {"fingerprint": letter["fingerprint"][:8]}, "reason": "mended"}
+
+    ordered = await operating.post(f"{LETTERS}:replay-all", json=order)
+
+    job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
+    assert (letter["fingerprint"], 1) == (job["payload"]["fingerprint"], ordered.json()["letters"])
+    unknown = {"filter": {"fingerprint": "0" * 8}, "reason": "mended"}
+    nothing = await operating.post(f"{LETTERS}:replay-all", json=unknown)
+    assert (202, 0) == (nothing.status_code, nothing.json()["letters"])
+    nobodys = {"filter": {"tenant": "nobody"}, "reason": "mended"}
+    is_problem(await operating.post(f"{LETTERS}:replay-all", json=nobodys), 404, "not_found")
+
+
+async def test_producers_neither_submit_nor_stop_such_a_job(
+    operating: httpx.AsyncClient, acme: httpx.AsyncClient, three: list[MadeJob]
+) -> None:
+    asked = {"jobType": "replay_jobs", "payload": {"died_until": "2030-01-01T00:00:00Z"}}
+    order = {"filter": {"tenant": "acme"}, "reason": "mended"}
+    ordered = (await operating.post(f"{LETTERS}:replay-all", json=order)).json()
+
+    submitted = await acme.post("/v1/jobs", json=asked)
+    stopped = await acme.post(f"/v1/jobs/{ordered['jobId']}/cancel")
+
+    is_problem(submitted, 422, "use_another_route")
+    is_problem(stopped, 403, "forbidden")
 
 
 async def test_a_replay_says_why(operating: httpx.AsyncClient, three: list[MadeJob]) -> None:

@@ -305,6 +305,30 @@ async def test_what_was_submitted_after_a_walk_began_is_cancelled_by_ordering_ag
     assert walks[0]["jobId"] != walks[1]["jobId"]
 
 
+async def test_what_is_cancelled_may_be_chosen_as_a_list_is(
+    operating: httpx.AsyncClient, acme: httpx.AsyncClient, superuser: Connection
+) -> None:
+    await submitted(acme, correlationId="request-1")
+    await submitted(acme)
+    chosen = {"correlationId": "request-1", "status": "queued", "reason": "asked for"}
+    chosen |= {"submittedAfter": "2020-01-01T00:00:00Z"}
+    path = f"{TENANTS}/acme/cancel"
+
+    counted = await operating.post(path, json=chosen | {"dryRun": True})
+    ordered = await operating.post(path, json=chosen)
+
+    assert (200, 1) == (counted.status_code, counted.json()["jobs"])
+    job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
+    assert ("request-1", "queued") == (job["payload"]["correlation_id"], job["payload"]["status"])
+    for nonsense in (
+        {"status": "completed"},
+        {"code": "No Code"},
+        {"submittedAfter": "now"},
+        {"target": "\0"},
+    ):
+        is_problem(await operating.post(path, json=chosen | nonsense), 422, "invalid_request")
+
+
 async def test_only_operators_stop_what_cancels_a_tenants_jobs(
     operating: httpx.AsyncClient, acme: httpx.AsyncClient, superuser: Connection
 ) -> None:

@@ -155,9 +155,13 @@ def parts_of(operation: str, params: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def beginning_of(key: str) -> str:
-    """The first folder of a key; of one that lies in none all of it."""
-    folder, slash, _ = key.partition("/")
-    return folder + slash
+    """The first folder of a key; of one that lies in none all of it.
+
+    Of a preview, which lies beside its original, that it is one.
+    """
+    folder, slash, rest = key.partition("/")
+    preview = rest.partition("/")[2].startswith("preview-")
+    return f"{folder}/image/preview-" if preview else folder + slash
 
 
 def places_of(settings: Any) -> dict[str, str]:  # noqa: ANN401 - the product's

@@ -349,6 +349,21 @@ def _cancelling(module: ModuleType) -> None:
     replacing(module, "_flag_in_transaction", make)
 
 
+@after_loading("imagefleet.store.letters.walks", "_replay_in_transaction")
+def _replaying(module: ModuleType) -> None:
+    """What replays a page of letters is submitted, and not committed yet."""
+
+    def make(replay: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
+        async def replay_and_say(connection: object, claim: Any, *others: Any) -> object:  # noqa: ANN401
+            page = await replay(connection, claim, *others)
+            await reach("page replayed", [str(claim.job_id)])
+            return page
+
+        return replay_and_say
+
+    replacing(module, "_replay_in_transaction", make)
+
+
 @after_loading("imagefleet.worker.messages", "Messages.delete", "Unclaimed.dismiss")
 def _letting_go(module: ModuleType) -> None:
     """The outcome is committed, and the message still there; or the job is not at stake here."""

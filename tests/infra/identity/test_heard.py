@@ -111,6 +111,10 @@ async def test_what_is_called_from_an_upload_to_a_deletion_is_allowed_and_is_wha
         acme = await stack.enter_async_context(api.client("acme"))
         operator = await stack.enter_async_context(api.client("operator"))
         await live(acme)
+        newest = await superuser.fetchval("SELECT max(id::text) FROM images")
+        preview = f"/v1/operator/images/{newest}/preview"
+        await ended(acme, await operator.post(preview))
+        assert (await operator.get(preview)).status_code == 200
         await place.send(Lane.FAST, "not a message of ours")
         upkeep = {
             "AWS_ENDPOINT_URL_CLOUDFRONT": edge.url,

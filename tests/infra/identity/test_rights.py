@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from imagefleet.embedded.topology import DEAD_LETTER, described
-from imagefleet.jobs.images import originals_prefix, outputs_prefix
+from imagefleet.jobs.images import originals_prefix, outputs_prefix, preview_key
 from imagefleet.jobs.model import Lane, new_job_id
 from tests.faults.plugin.calls import Call, beginning_of, parts_of
 from tests.support.golden import Golden
@@ -172,6 +172,7 @@ def test_the_table_speaks_of_what_there_is() -> None:
     folders = {
         f"originals/{beginning_of(originals_prefix(new_job_id()))}*",
         f"outputs/{beginning_of(outputs_prefix(new_job_id()))}*",
+        f"originals/{beginning_of(preview_key(new_job_id(), 1)).replace('image', '*')}*",
     }
 
     assert {*LANES} == {lane.value for lane in Lane}

@@ -38,12 +38,14 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
+from imagefleet.store.images.histories import get_whole_image
 from imagefleet.store.images.images import find_current, submit_image
 from imagefleet.store.images.listing import (
     MOST_LOOKED_AT,
     ImageFilter,
     find_images_named,
     list_images,
+    oversee_images,
 )
 from imagefleet.store.images.originals import (
     find_original,
@@ -107,6 +109,13 @@ def images(
 ) -> Callable[[Connection], Awaitable[object]]:
     last = None if before is None else id_of(before)
     return lambda connection: list_images(connection, tenant, chosen, after=last, limit=PAGE - 1)
+
+
+def overseen(
+    chosen: ImageFilter = EVERY_IMAGE, *, before: int | None = None
+) -> Callable[[Connection], Awaitable[object]]:
+    last = None if before is None else id_of(before)
+    return lambda connection: oversee_images(connection, None, chosen, before=last, limit=PAGE - 1)
 
 
 def page_of_a_set(
@@ -322,6 +331,17 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             4 * MOST_LOOKED_AT,
             10 * MOST_LOOKED_AT,
         ),
+        "images of all tenants": Case(overseen(), "operator", 5 * PAGE, 1200),
+        "images of all tenants by a reference": Case(
+            overseen(ImageFilter(reference="rare")), "operator", 200, 400
+        ),
+        "ready images of all tenants, of which there are none": Case(
+            overseen(ImageFilter(status=ImageStatus.READY), before=30_000),
+            "operator",
+            5 * MOST_LOOKED_AT,
+            12 * MOST_LOOKED_AT,
+        ),
+        "a whole image": Case(lambda c: get_whole_image(c, id_of(1)), "operator", 20, 60),
         "ready images, of which there are many": Case(
             images(ImageFilter(status=ImageStatus.READY), tenant=TenantId("shown")),
             "api",

@@ -20,6 +20,7 @@ from imagefleet.store.fleet.bookkeeping import (
 )
 from imagefleet.store.fleet.breakers import force_open, reset_breaker
 from imagefleet.store.fleet.keys import digest_of, seek_keys
+from imagefleet.store.fleet.lanes import look_at_lane
 from imagefleet.store.fleet.ledger import (
     read_ledger,
     sample_depths,
@@ -44,12 +45,14 @@ from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
     list_attempts,
-    oversee_jobs,
+    list_neighbours,
 )
+from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
 from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
+    count_open_letters,
     find_dead_letters,
     get_dead_letter,
     list_dead_letters,
@@ -57,6 +60,7 @@ from imagefleet.store.letters.letters import (
 )
 from tests.store.plans.history import (
     CROWD,
+    DEEP,
     GONE,
     HOT,
     HOURS,
@@ -160,12 +164,10 @@ def listing(
 
 
 def overseeing(
-    filters: JobFilter, *, before: int | None = None, tenant: TenantId | None = None
+    filters: OverseenFilter, *, before: int | None = None
 ) -> Callable[[Connection], Awaitable[object]]:
     last = None if before is None else id_of(before)
-    return lambda connection: oversee_jobs(
-        connection, filters, tenant_id=tenant, before=last, limit=PAGE
-    )
+    return lambda connection: oversee_jobs(connection, filters, before=last, limit=PAGE)
 
 
 def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
@@ -253,28 +255,58 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "how far upkeep is behind": Case(
             lambda c: sample_behind(c, walk_within=timedelta(hours=6)), "maintenance", 20, 60
         ),
-        "list across tenants": Case(overseeing(JobFilter()), "operator", PAGE, 100),
+        # Each is found by an index, and then looked at by its id.
+        "list across tenants": Case(overseeing(OverseenFilter()), "operator", 3 * PAGE, 300),
         "list across tenants, deep": Case(
-            overseeing(JobFilter(), before=100_000), "operator", PAGE, 100
+            overseeing(OverseenFilter(), before=100_000), "operator", 3 * PAGE, 300
         ),
         "list of one tenant, for operators": Case(
-            overseeing(JobFilter(), tenant=SMALL), "operator", PAGE, 100
+            overseeing(OverseenFilter(tenant_id=SMALL)), "operator", 3 * PAGE, 300
         ),
         # A page of each of the tenants, of which the newest are shown.
         "list across tenants by state": Case(
-            overseeing(JobFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
+            overseeing(OverseenFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
         ),
         "list across tenants by type, deep": Case(
-            overseeing(JobFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
+            overseeing(OverseenFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
         ),
         "list across tenants by a target with a long history": Case(
-            overseeing(JobFilter(target=image_target(id_of(HOT))), before=50_000),
+            overseeing(OverseenFilter(target=image_target(id_of(HOT))), before=50_000),
             "operator",
             8 * PAGE,
             700,
         ),
         "list across tenants by correlation": Case(
-            overseeing(JobFilter(correlation_id="request-77")), "operator", PAGE, 60
+            overseeing(OverseenFilter(correlation_id="request-77")), "operator", PAGE, 60
+        ),
+        "list across tenants by code, deep": Case(
+            overseeing(OverseenFilter(code="corrupt"), before=100_000), "operator", 4 * PAGE, 400
+        ),
+        "list across tenants by a code that nobody had": Case(
+            overseeing(OverseenFilter(code="poison", state=JobState.FAILED)), "operator", 10, 20
+        ),
+        # What no index knows: a page looks at so many, and says where to go on.
+        "list of a tenant by a code that nobody had": Case(
+            overseeing(OverseenFilter(tenant_id=TENANT, code="poison", type=NOOP)),
+            "operator",
+            5 * MOST_CANDIDATES,
+            5 * MOST_CANDIDATES,
+        ),
+        "list by a target with a long history, and a type it never had": Case(
+            overseeing(OverseenFilter(target=image_target(id_of(HOT)), type="rare")),
+            "operator",
+            8 * MOST_CANDIDATES,
+            8 * MOST_CANDIDATES,
+        ),
+        # One probe a level, what of each is counted, and what runs; no backlog, whatever it is.
+        "explain a lane": Case(
+            lambda c: look_at_lane(c, Lane.GENERAL, frozenset({("general", NOOP)})),
+            "operator",
+            60_000,
+            30_000,
+        ),
+        "neighbours in a deep target": Case(
+            lambda c: list_neighbours(c, TENANT, image_target(id_of(DEEP))), "operator", 30, 60
         ),
         "pauses": Case(list_pauses, "operator", 2 * PROCESSING + 20, 400),
         "workers": Case(list_workers, "operator", 2 * PROCESSING + 2 * WORKERS, 800),
@@ -393,16 +425,23 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             listing(JobFilter(parent_job_id=id_of(5000), first=id_of(9_000_000))), "api", 0, 10
         ),
         "list across tenants of ids that begin alike": Case(
-            overseeing(JobFilter(first=id_of(50_000)), before=50_050), "operator", PAGE, 100
+            overseeing(OverseenFilter(first=id_of(50_000)), before=50_050),
+            "operator",
+            3 * PAGE,
+            300,
         ),
         "list across tenants by state since a time": Case(
-            overseeing(JobFilter(state=JobState.FAILED, first=id_of(9_000_000))),
+            overseeing(OverseenFilter(state=JobState.FAILED, first=id_of(9_000_000))),
             "operator",
             20,
             60,
         ),
         "list children": Case(listing(JobFilter(parent_job_id=id_of(5000))), "api", PAGE, 40),
         "letters": Case(letters(LetterFilter(open_only=False)), "operator", 3 * PAGE, 300),
+        # As far as it is counted.
+        "count open letters": Case(
+            lambda c: count_open_letters(c, LetterFilter(), most=PAGE), "worker", 3 * PAGE, 400
+        ),
         "letters, deep": Case(
             letters(LetterFilter(open_only=False), after=8000), "operator", 3 * PAGE, 300
         ),

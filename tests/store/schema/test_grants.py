@@ -197,6 +197,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
                 insert=columns("id tenant_id reference recipe recipe_hash focal_x focal_y"),
                 update=columns("updated_at focal_x focal_y"),
             ),
+            "operator": May(update=columns("updated_at focal_x focal_y")),
             "worker": May(
                 update=columns(
                     "recipe recipe_hash source_seq revision claim_no job_id published_at updated_at"
@@ -225,6 +226,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         },
         "image_tombstones": {
             "api": May(insert=True, update=columns("job_id")),
+            "operator": May(insert=True, update=columns("job_id")),
             "worker": May(update=columns("objects_deleted_at objects invalidation_id")),
             "maintenance": May(
                 update=columns("dark_at emptied_again_at invalidation_id"), delete=True

@@ -75,6 +75,7 @@ OPERATORS: Final = Document(
     tags=MappingProxyType(
         {
             "jobs": "Any tenant's, with everything about them, and the orders one can give.",
+            "images": "Any tenant's, with their past, and orders about them.",
             "dead letters": "What failed for good: looked at, acknowledged, replayed.",
             "pauses": "What is held back.",
             "queues": "What waits and runs, and whether the books agree.",

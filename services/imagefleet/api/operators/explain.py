@@ -6,16 +6,20 @@ and its last beat, the lanes that somebody takes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, TypeAlias, assert_never
+from urllib.parse import urlencode
 from uuid import UUID
 
+from imagefleet.api.operators.holding import moment, no_lane, opened, paused, taken
 from imagefleet.imaging.lanes import Slow
 from imagefleet.jobs.bulk import OF_A_SET
 from imagefleet.jobs.kinds import URGENT_BELOW
 from imagefleet.jobs.model import JobState, Lane, PauseScope, Verdict
+from imagefleet.jobs.shapes.explaining import ExplanationLinks, ExplanationView
 from imagefleet.jobs.shapes.fleet import BreakerView, PauseView
-from imagefleet.jobs.shapes.jobs import ExplanationView
+from imagefleet.jobs.shapes.jobs import OperatorLinks, RelatedJob
+from imagefleet.jobs.shapes.letters import LetterView
 from imagefleet.store.fleet.statistics import Capacity
 from imagefleet.store.jobs.inspection import MOST_AHEAD, Explanation
 
@@ -28,13 +32,47 @@ def explanation(
     room: Capacity,
     pauses: Sequence[PauseView],
     breakers: Sequence[BreakerView],
+    *,
+    letter: LetterView | None = None,
+    neighbours: Sequence[RelatedJob] = (),
 ) -> ExplanationView:
-    """The verdict in words, and the facts."""
+    """The verdict in words, and the facts; of a failed job what became of its letter, too."""
     reason, sentence = told(facts, room, pauses, breakers)
-    words = {"job_id": job_id, "reason": reason, "sentence": sentence}
-    words["lane_sentence"] = _why_there(facts)
+    words: dict[str, object] = {"job_id": job_id, "reason": reason, "neighbours": neighbours}
+    if letter is not None:
+        is_open = letter.acknowledged_at is None and letter.replayed_as is None
+        words["letter"] = LetterView.of(dict(letter))
+        words["replay"] = f"{REPLAY} {letter.id}" if is_open else None
+        sentence = f"{sentence} {_buried(letter)}"
+    words |= {"sentence": sentence, "lane_sentence": _why_there(facts)}
     places = {"workers": room.workers, "slots": room.slots, "busy_slots": room.busy}
-    return ExplanationView.of(asdict(facts) | words | places)
+    links = _links(job_id, facts, letter)
+    return ExplanationView.of(asdict(facts) | words | places | {"links": links})
+
+
+REPLAY: Final = "imagefleet dlq replay --reason mended"
+
+
+def _buried(letter: LetterView) -> str:
+    if letter.replayed_as is not None:
+        return f"Job {letter.replayed_as} replays it."
+    if letter.acknowledged_at is not None:
+        return f"Its dead letter was acknowledged by {letter.acknowledged_by}."
+    return f"Its dead letter waits for somebody: `{REPLAY} {letter.id}` runs it again."
+
+
+def _links(job_id: UUID, facts: Explanation, letter: LetterView | None) -> ExplanationLinks:
+    waits_for_another = facts.verdict is Verdict.TARGET_BUSY
+    about = {"tenant": facts.tenant_id, "target": facts.target or ""}
+    return ExplanationLinks(
+        **OperatorLinks.from_job(job_id).model_dump(),
+        lane=f"/v1/operator/lanes/{facts.lane}/explain",
+        pauses="/v1/operator/pauses" if facts.pause else None,
+        breakers="/v1/operator/breakers" if facts.breaker else None,
+        first=f"/v1/operator/jobs/{facts.why}" if waits_for_another else None,
+        letter=None if letter is None else f"/v1/operator/dead-letters/{letter.id}",
+        target=f"/v1/operator/jobs?{urlencode(about)}" if facts.target else None,
+    )
 
 
 _OF_IMAGES: Final = "process_image"
@@ -84,7 +122,7 @@ def told(
         case Verdict.EXHAUSTED:
             return "exhausted", _exhausted(facts)
         case Verdict.ELSEWHERE:
-            return "no_worker_for_lane", _no_lane(facts)
+            return "no_worker_for_lane", no_lane(facts.lane, facts.living_lanes)
         case Verdict.UNROUTABLE:
             return "no_worker_for_type", _no_type(facts)
         case Verdict.NOT_DUE:
@@ -94,7 +132,7 @@ def told(
         case Verdict.TARGET_BUSY:
             return "target_busy", _target_busy(facts)
         case Verdict.BREAKER:
-            return "breaker_open", _breaker(facts, breakers)
+            return "breaker_open", opened(facts.breaker, facts.until, breakers)
         case Verdict.CLAIMED:
             return _ready(facts, room)
         case Verdict.CONTENDED | Verdict.UNKNOWN | Verdict.UNREADABLE:
@@ -105,7 +143,7 @@ def told(
 
 def _over(facts: Explanation) -> str:
     code = facts.failure_code if facts.state is JobState.FAILED else facts.result_reason
-    sentence = f"It is over: {facts.state}. It ended at {_moment(facts.finished_at)} with {code}."
+    sentence = f"It is over: {facts.state}. It ended at {moment(facts.finished_at)} with {code}."
     # How much was needed, and how much there was.
     return f"{sentence} {facts.failure_message}" if code == _MEMORY else sentence
 
@@ -119,38 +157,37 @@ def _busy(facts: Explanation, pauses: Sequence[PauseView], breakers: Sequence[Br
     who = f"{facts.locked_by}{where}"
     if not facts.lock_expired:
         holds = f"Worker {who} holds it by claim {facts.claim_no}"
-        sentence = f"{holds}; its lease ends at {_moment(facts.until)} unless renewed."
+        sentence = f"{holds}; its lease ends at {moment(facts.until)} unless renewed."
         if facts.cancel_requested_at is not None:
             sentence += f" {_asked_to_stop(facts)}; its worker is told with the next beat."
         return "lease_held", sentence
     if facts.lane not in facts.living_lanes:
-        why = _no_lane(facts)
+        why = no_lane(facts.lane, facts.living_lanes)
     elif facts.pause is not None:
         _, why = _paused(facts, pauses)
     else:
-        why = _breaker(facts, breakers)
+        why = opened(facts.breaker, facts.until, breakers)
     expired = f"Its lease by worker {who} has expired, and nobody may take it over."
     return "lease_expired", f"{expired} {why}"
 
 
 def _flagged(facts: Explanation) -> str:
     sentence = f"{_asked_to_stop(facts)}; whoever claims it next ends it."
-    return sentence if facts.lane in facts.living_lanes else f"{sentence} {_no_lane(facts)}"
+    return (
+        sentence
+        if facts.lane in facts.living_lanes
+        else f"{sentence} {no_lane(facts.lane, facts.living_lanes)}"
+    )
 
 
 def _asked_to_stop(facts: Explanation) -> str:
-    at = _moment(facts.cancel_requested_at)
+    at = moment(facts.cancel_requested_at)
     return f"It was asked to stop at {at} ({facts.cancel_code})"
 
 
-def _no_lane(facts: Explanation) -> str:
-    taken = _taken("lanes", facts.living_lanes)
-    return f"No living worker takes anything from the lane {facts.lane}; {taken}."
-
-
 def _no_type(facts: Explanation) -> str:
-    taken = _taken("types", facts.living_types)
-    return f"No living worker takes jobs of the type {facts.type}; {taken}."
+    types = taken("types", facts.living_types)
+    return f"No living worker takes jobs of the type {facts.type}; {types}."
 
 
 def _exhausted(facts: Explanation) -> str:
@@ -158,12 +195,8 @@ def _exhausted(facts: Explanation) -> str:
     return f"Its lease has expired and {left}; the next claim fails it."
 
 
-def _taken(what: str, names: Sequence[str]) -> str:
-    return f"{what} that are taken: {', '.join(names)}" if names else "there is none at all"
-
-
 def _not_due(facts: Explanation) -> str:
-    until = _moment(facts.until)
+    until = moment(facts.until)
     if facts.state is not JobState.FAILED_RETRYABLE:
         return f"It is not due before {until}."
     if facts.given_back_for == _MEMORY:
@@ -177,11 +210,7 @@ def _not_due(facts: Explanation) -> str:
 def _paused(facts: Explanation, pauses: Sequence[PauseView]) -> Told:
     holding = [pause for pause in pauses if _holds(pause, facts)]
     # The claim names one; a job may be held by several, and waits until the last is lifted.
-    sentences = [
-        f"{_named(pause)} is paused since {_moment(pause.paused_at)} by {pause.paused_by}, "
-        f"until somebody lifts it: {pause.reason}"
-        for pause in sorted(holding, key=lambda pause: pause.scope)
-    ]
+    sentences = [paused(pause) for pause in sorted(holding, key=lambda pause: pause.scope)]
     scope = (facts.pause or "").partition(":")[0]
     return f"{scope}_paused", " Also: ".join(sentences)
 
@@ -202,32 +231,14 @@ def _holds(pause: PauseView, facts: Explanation) -> bool:
             assert_never(pause.scope)
 
 
-def _named(pause: PauseView) -> str:
-    if pause.scope is PauseScope.ALL:
-        return "Everything"
-    if pause.scope is PauseScope.TENANT:
-        of_type = f"The type {pause.name} of the" if pause.name else "The"
-        return f"{of_type} tenant {pause.tenant}"
-    whose = f" of {pause.tenant}" if pause.tenant else ""
-    return f"The {pause.scope} {pause.name}{whose}"
-
-
 def _target_busy(facts: Explanation) -> str:
     if facts.first_state == JobState.PROCESSING:
         how = f"worker {facts.first_locked_by} is at work on it"
     elif facts.first_state == JobState.FAILED_RETRYABLE:
-        how = f"it is tried again at {_moment(facts.first_run_at)}"
+        how = f"it is tried again at {moment(facts.first_run_at)}"
     else:
         how = "it waits itself"
     return f"Job {facts.why} comes first on its target {facts.target}: {how}."
-
-
-def _breaker(facts: Explanation, breakers: Sequence[BreakerView]) -> str:
-    which = f"The circuit breaker of {facts.breaker}"
-    for breaker in breakers:
-        if breaker.service == facts.breaker and breaker.forced:
-            return f"{which} was forced open by {breaker.updated_by}, until it is reset."
-    return f"{which} is open until {_moment(facts.until)}."
 
 
 def _ready(facts: Explanation, room: Capacity) -> Told:
@@ -238,8 +249,8 @@ def _ready(facts: Explanation, room: Capacity) -> Told:
     workers = "1 worker" if room.workers == 1 else f"{room.workers} workers"
     busy = f"{room.busy} of {room.slots}"
     if room.full:
-        taken = f"Every {facts.lane} slot is taken ({busy} at {workers})"
-        return "lane_saturated", f"{taken}{_detail(facts, room)}."
+        every = f"Every {facts.lane} slot is taken ({busy} at {workers})"
+        return "lane_saturated", f"{every}{_detail(facts, room)}."
     slots = f"{busy} slots for its lane are busy at {workers}"
     sentence = f"Nothing holds it back: {slots}; {_bell(facts)}."
     return "ready", f"{sentence} {_WANTS_MEMORY}." if facts.given_back_for == _MEMORY else sentence
@@ -247,12 +258,12 @@ def _ready(facts: Explanation, room: Capacity) -> Told:
 
 def _bell(facts: Explanation) -> str:
     if facts.announced_at is not None:
-        return f"it was announced at {_moment(facts.announced_at)} and waits to be received"
+        return f"it was announced at {moment(facts.announced_at)} and waits to be received"
     if facts.ring_due_at is None:
         return "it stands first at its target, and is announced within seconds"
     ahead = f"{facts.ahead} or more" if facts.ahead == MOST_AHEAD else facts.ahead
     behind = f", behind {ahead} of its tenant's own" if ahead else ""
-    return f"it takes its turn to be announced since {_moment(facts.ring_due_at)}{behind}"
+    return f"it takes its turn to be announced since {moment(facts.ring_due_at)}{behind}"
 
 
 def _detail(facts: Explanation, room: Capacity) -> str:
@@ -266,7 +277,3 @@ def _detail(facts: Explanation, room: Capacity) -> str:
             return "; a worker runs one suspect at a time"
         case _:
             return ""
-
-
-def _moment(moment: datetime | None) -> str:
-    return "an unknown time" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -10,21 +10,29 @@ from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
 from imagefleet.api.operators.explain import explanation
-from imagefleet.api.operators.schemas import TARGET, TENANT, TYPE, Because, WatchedJobs, Why
-from imagefleet.api.producers.ranges import CreatedAfter, IdPrefix, IdRange, PageSize
+from imagefleet.api.operators.schemas import CODE, TARGET, TENANT, TYPE, Because, WatchedJobs, Why
+from imagefleet.api.producers.ranges import (
+    CreatedAfter,
+    CreatedBefore,
+    IdPrefix,
+    IdRange,
+    PageSize,
+)
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJob
 from imagefleet.jobs.model import TERMINAL, CancelCode, JobId, JobState, TenantId
+from imagefleet.jobs.shapes.explaining import ExplanationView
 from imagefleet.jobs.shapes.jobs import (
     Attempts,
-    ExplanationView,
     OperatorLinks,
     OrderedJob,
     OutcomesView,
     OverseenJobPage,
+    RelatedJob,
     RetryNow,
     WholeJob,
 )
+from imagefleet.jobs.shapes.letters import WholeLetter
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.breakers import list_breakers
 from imagefleet.store.fleet.keys import ApiKey
@@ -35,11 +43,12 @@ from imagefleet.store.jobs.inspection import (
     explain_job,
     get_operator_job,
     list_attempts,
-    oversee_jobs,
+    list_neighbours,
 )
-from imagefleet.store.jobs.reports import JobFilter
+from imagefleet.store.jobs.overseeing import OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.letters import get_dead_letters
 from imagefleet.store.letters.replays import count_outcomes
 
 MOST_BYTES: Final = 65_536  # of the JSON
@@ -60,31 +69,30 @@ async def oversee(
     tenant: Annotated[TenantId | None, Query(pattern=TENANT)] = None,
     status: JobState | None = None,
     job_type: Annotated[str | None, Query(alias="jobType", pattern=TYPE)] = None,
+    code: Annotated[str | None, Query(pattern=CODE, description="Of failed ones.")] = None,
     correlation_id: Annotated[str | None, Query(alias="correlationId", pattern=TOKEN)] = None,
     target: Annotated[str | None, Query(pattern=TARGET)] = None,
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
     limit: PageSize = 50,
     cursor: JobId | None = None,
 ) -> Response:
-    """Newest first, by status and type or by one of the others; of one tenant or of all."""
-    ids = IdRange.asked(id_prefix, created_after, cursor)
-    filters = JobFilter(
+    """Newest first, those of which all of it is true; a page may be short and not the last."""
+    ids = IdRange.asked(id_prefix, created_after, cursor, created_before)
+    filters = OverseenFilter(
         first=ids.first,
+        tenant_id=tenant,
         state=status,
         type=job_type,
+        code=code,
         correlation_id=correlation_id,
         target=target,
         parent_job_id=parent_job_id,
     )
     async with tools.operating("oversee_jobs", "jobs") as connection:
-        jobs = await oversee_jobs(
-            connection, filters, tenant_id=tenant, before=ids.before, limit=limit + 1
-        )
-    page = jobs[:limit]
-    more = page[-1].job_id if len(jobs) > limit else None
-    return answer(OverseenJobPage(jobs=page, next_cursor=more))
+        return answer(await oversee_jobs(connection, filters, before=ids.before, limit=limit))
 
 
 @router.get(
@@ -121,7 +129,16 @@ async def explain(job_id: JobId, _key: Operator, tools: ToolsHere) -> Response:
         room = await room_for_job(connection, facts.lane, facts.type)
         pauses = await list_pauses(connection)
         breakers = await list_breakers(connection)
-    return answer(explanation(job_id, facts, room, pauses, breakers))
+        letters: list[WholeLetter] = []
+        neighbours: tuple[RelatedJob, ...] = ()
+        if facts.state is JobState.FAILED:
+            letters = await get_dead_letters(connection, [job_id])
+        elif facts.target is not None:
+            neighbours = await list_neighbours(connection, facts.tenant_id, facts.target)
+    letter = letters[0] if letters else None
+    return answer(
+        explanation(job_id, facts, room, pauses, breakers, letter=letter, neighbours=neighbours)
+    )
 
 
 @router.post(

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Final, Self
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, who
+from imagefleet.api.operators.schemas import CODE, TENANT, TYPE, who
 from imagefleet.api.producers.ranges import ID_PREFIX, MOST_ON_A_PAGE, range_alone
 from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.jobs.model import TenantId
@@ -42,7 +43,6 @@ from imagefleet.store.letters.replays import MOST_AT_ONCE, ReplayBatch, replay_l
 from imagefleet.telemetry.tracing import inject
 
 MOST_BYTES: Final = 65_536  # of the JSON
-CODE: Final = r"^[a-z][a-z0-9_]{0,62}$"
 FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
 MOST_ACKNOWLEDGED: Final = 1000
 MOST_NAMED: Final = 100  # letters in one line of the audit
@@ -53,6 +53,7 @@ router = Routes(tags=["dead letters"])
 
 class _Lately(Incoming):
     died_after: RunAt | None = None
+    died_before: RunAt | None = None
 
 
 class LetterChoice(_Lately):
@@ -71,6 +72,7 @@ class LetterChoice(_Lately):
             reason=self.reason,
             fingerprint=self.fingerprint,
             died_after=self.died_after,
+            died_until=self.died_before and self.died_before - timedelta.resolution,
         )
 
 
@@ -245,7 +247,8 @@ async def _replayed(
         return ReplayBatch(replayed=replayed)
     after = await _letter_of(connection, asked.after)
     chosen = await with_whole_fault(connection, asked.filter.filters())
-    chosen = replace(chosen, died_until=asked.died_until)
+    ends = [end for end in (asked.died_until, chosen.died_until) if end is not None]
+    chosen = replace(chosen, died_until=min(ends, default=None))
     return await replay_page(connection, chosen, order, tools.kinds, after=after, limit=asked.limit)
 
 

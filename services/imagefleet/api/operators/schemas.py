@@ -13,6 +13,7 @@ from imagefleet.store.fleet.keys import ApiKey
 
 TENANT: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
 TYPE: Final = TYPE_FORM
+CODE: Final = TYPE_FORM
 TARGET: Final = NO_CONTROLS
 MOST_WATCHED: Final = 1000
 ONE_THING: Final = (

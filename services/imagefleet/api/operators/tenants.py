@@ -13,14 +13,14 @@ from starlette.responses import Response
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
 from imagefleet.api.http.openapi import Routes, described, json_body
-from imagefleet.api.http.requests import Tools, ToolsHere, answer
-from imagefleet.api.operators.schemas import TENANT, TYPE, who
+from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, answer
+from imagefleet.api.operators.schemas import TARGET, TENANT, who
 from imagefleet.api.producers.ranges import PageSize
 from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
-from imagefleet.jobs.kinds import CancelJobs
+from imagefleet.jobs.kinds import CancelJobs, OpenJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
-from imagefleet.jobs.model import Lane, Submission, TenantId
+from imagefleet.jobs.model import Submission, TenantId
 from imagefleet.jobs.shapes.jobs import OperatorLinks
 from imagefleet.jobs.shapes.rules import CancellationView, LimitView, TenantPage, WholeTenantView
 from imagefleet.settings.in_force import Overlay
@@ -65,12 +65,13 @@ class NewLimits(Incoming):
         return self
 
 
-class NewCancellation(Incoming):
+class NewCancellation(OpenJobs, Incoming):
     """Which of a tenant's open jobs are cancelled: those that all of these let through."""
 
-    job_type: Annotated[str, Field(pattern=TYPE)] | None = None
-    lane: Lane | None = None
     submitted_before: RunAt | None = None
+    submitted_after: RunAt | None = None
+    correlation_id: Annotated[str, Field(pattern=TOKEN)] | None = None
+    target: Annotated[str, Field(pattern=TARGET)] | None = None
     dry_run: bool = False
     reason: Reason
 

@@ -5,6 +5,7 @@ is no redirect: a client that follows one with its key, as many do, would be ref
 takes one way of signing at a time; and who only wants to know what there is, asks too.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 from uuid import UUID
@@ -29,7 +30,7 @@ from imagefleet.errors import NotFound, RequestRejected
 from imagefleet.jobs.images import ImageFormat, ImageStatus, image_target
 from imagefleet.jobs.kinds import CancelJob, DeleteImage
 from imagefleet.jobs.lifecycle import failure_sentence
-from imagefleet.jobs.model import CancelCode, JobId, Submission
+from imagefleet.jobs.model import CancelCode, JobId, Submission, TenantId
 from imagefleet.jobs.shapes.images import ImagePage, ImageView, OriginalView
 from imagefleet.jobs.shapes.pictures import Addresses, Layout, Loading
 from imagefleet.jobs.shapes.shape import AcceptedImage
@@ -120,44 +121,57 @@ async def remove_image(
     request: Request, image_id: UUID, key: Submitter, tools: ToolsHere
 ) -> Response:
     """Delete it with all it ever published. From now on it is gone; its job makes that true."""
-    payload = DeleteImage(image_id=image_id).model_dump(mode="json")
-    kind = tools.kinds["delete_image"]
-    submission = draft(
-        request,
-        kind,
-        by=key,
-        key=key_of(request),
-        target=image_target(image_id),
-        dedup_key=str(image_id),
-    ).whole(payload, fingerprint=fingerprint("DELETE /v1/images/{id}", payload))
+    submission = deletion_of(request, tools, image_id, key, key.tenant_id, key_of(request))
     admission: Admission = request.app.state.admission
     async with tools.pool.use("delete_image", "image_tombstones") as connection:
         if await admission.admit_deletion(connection, key, submission) is Admitted.STANDS:
             standing = await find_standing(connection, submission)
             return accepted(AcceptedImage.answering(standing, image_id))
-        deleting = await delete_image(
-            connection,
-            submission,
-            image_id,
-            cancelling=lambda job_id: _cancelling(request, tools, submission, key, job_id),
-        )
+        cancelling = cancelling_for(request, tools, submission, key)
+        deleting = await delete_image(connection, submission, image_id, cancelling=cancelling)
     tools.ring(deleting.submitted)
     return accepted(AcceptedImage.answering(deleting.answer, image_id))
 
 
-def _cancelling(
-    request: Request, tools: Tools, deletion: Submission, key: ApiKey, job_id: JobId
+def deletion_of(
+    request: Request,
+    tools: Tools,
+    image_id: UUID,
+    by: ApiKey,
+    tenant_id: TenantId,
+    own: str | None = None,
 ) -> Submission:
-    """What tells the job of a deleted image to end, wherever it runs."""
-    order = CancelJob(job_id=job_id, code=CancelCode.IMAGE_DELETED)
+    """The job that deletes an image of this tenant."""
+    payload = DeleteImage(image_id=image_id).model_dump(mode="json")
     return draft(
         request,
-        tools.kinds["cancel_job"],
-        by=key,
-        correlation_id=deletion.correlation_id,
-        dedup_key=str(job_id),
-        parent_job_id=deletion.job_id,
-    ).whole(order.model_dump(mode="json"))
+        tools.kinds["delete_image"],
+        by=by,
+        on_behalf_of=tenant_id,
+        key=own,
+        target=image_target(image_id),
+        dedup_key=str(image_id),
+    ).whole(payload, fingerprint=fingerprint("DELETE /v1/images/{id}", payload))
+
+
+def cancelling_for(
+    request: Request, tools: Tools, deletion: Submission, by: ApiKey
+) -> Callable[[JobId], Submission]:
+    """What tells a job of a deleted image to end, wherever it runs."""
+
+    def cancelling(job_id: JobId) -> Submission:
+        order = CancelJob(job_id=job_id, code=CancelCode.IMAGE_DELETED)
+        return draft(
+            request,
+            tools.kinds["cancel_job"],
+            by=by,
+            on_behalf_of=deletion.tenant_id,
+            correlation_id=deletion.correlation_id,
+            dedup_key=str(job_id),
+            parent_job_id=deletion.job_id,
+        ).whole(order.model_dump(mode="json"))
+
+    return cancelling
 
 
 @router.get(

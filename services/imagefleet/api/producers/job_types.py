@@ -38,11 +38,13 @@ RESERVED: Final = MappingProxyType(
         "delete_image": "Jobs of this type are made by DELETE /v1/images/{id}.",
         "cancel_job": "Jobs of this type are made by POST /v1/jobs/{id}/cancel.",
         "cancel_jobs": "Jobs of this type are made by POST /v1/targets/{target}/cancel.",
+        "preview_original": "Jobs of this type are made by operators.",
+        "replay_jobs": "Jobs of this type are made by operators.",
     }
 )
 
 # Of the tenant, by whose key it is looked at, and yet not for its keys to stop.
-OF_OPERATORS: Final = frozenset({"cancel_jobs"})
+OF_OPERATORS: Final = frozenset({"cancel_jobs", "preview_original", "replay_jobs"})
 
 _NOT_THEIRS: Final = "recipe_hashes is not for producers: the versions in force are taken."
 

@@ -22,7 +22,14 @@ from imagefleet.api.http.requests import TOKEN, Tools, ToolsHere, accepted, answ
 from imagefleet.api.producers.accepting import Accepting
 from imagefleet.api.producers.events import Watcher, read_job
 from imagefleet.api.producers.job_types import OF_OPERATORS, compose
-from imagefleet.api.producers.ranges import CURSOR, CreatedAfter, IdPrefix, IdRange, PageSize
+from imagefleet.api.producers.ranges import (
+    CURSOR,
+    CreatedAfter,
+    CreatedBefore,
+    IdPrefix,
+    IdRange,
+    PageSize,
+)
 from imagefleet.api.producers.schemas import (
     MAX_PAYLOAD_BYTES,
     BatchAnswer,
@@ -64,7 +71,7 @@ LONGEST_PIECE: Final = 0.002  # seconds of the event loop, and one job more
 JOBS_OF_A_REQUEST: Final = 20  # in a batch; they cost together what one request does
 
 _KEY_OF_WHICH: Final = "A batch has no idempotency key of its own: give one to each of its jobs."
-_OF_OPERATORS: Final = "This job cancels others; only operators cancel it."
+_OF_OPERATORS: Final = "This job is an order of operators; only they cancel it."
 _OURS: Final = frozenset({"unavailable", "internal_error"})  # of the batch, not of one job in it
 
 router = Routes(route_class=Plain, tags=["jobs"])
@@ -148,11 +155,12 @@ async def find_jobs(
     parent_job_id: Annotated[JobId | None, Query(alias="parentJobId")] = None,
     id_prefix: IdPrefix = None,
     created_after: CreatedAfter = None,
+    created_before: CreatedBefore = None,
     limit: PageSize = 50,
     cursor: Annotated[JobId | None, Query(description=CURSOR)] = None,
 ) -> Response:
     """Newest first, by status and type or by one of the others; of these, some ids."""
-    ids = IdRange.asked(id_prefix, created_after, cursor)
+    ids = IdRange.asked(id_prefix, created_after, cursor, created_before)
     filters = JobFilter(
         first=ids.first,
         state=status,

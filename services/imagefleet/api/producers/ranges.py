@@ -1,4 +1,4 @@
-"""Which of a list: how many, and ids that begin alike or are no older than a time.
+"""Which of a list: how many, and ids that begin alike or were made within a time.
 
 An id of version 7 begins with the milliseconds of its making, so either is a stretch of the index
 that lists have anyway. A list of both is read as far as its page, whatever there is.
@@ -31,6 +31,9 @@ IdPrefix = Annotated[
 CreatedAfter = Annotated[
     RunAt | None, Query(alias="createdAfter", description="As their ids tell it.")
 ]
+CreatedBefore = Annotated[
+    RunAt | None, Query(alias="createdBefore", description="As their ids tell it.")
+]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -60,7 +63,13 @@ class IdRange:
     before: JobId | None = None
 
     @classmethod
-    def asked(cls, prefix: str | None, after: datetime | None, cursor: JobId | None) -> Self:
+    def asked(
+        cls,
+        prefix: str | None,
+        after: datetime | None,
+        cursor: JobId | None,
+        until: datetime | None = None,
+    ) -> Self:
         """What all of them leave."""
         begins: list[JobId] = []
         ends = [] if cursor is None else [cursor]
@@ -69,6 +78,13 @@ class IdRange:
             begins.append(first)
             ends.append(before)
         if after is not None:
-            milliseconds = max(0, (after - _EPOCH) // timedelta(milliseconds=1) + 1)
-            begins.append(JobId(UUID(int=milliseconds << 80)))
+            begins.append(_first_after(after))
+        if until is not None:
+            ends.append(_first_after(until - timedelta(milliseconds=1)))
         return cls(max(begins, default=None), min(ends, default=None))
+
+
+def _first_after(moment: datetime) -> JobId:
+    """Where ids begin that were made in a later millisecond than this one."""
+    milliseconds = max(0, (moment - _EPOCH) // timedelta(milliseconds=1) + 1)
+    return JobId(UUID(int=milliseconds << 80))

@@ -13,10 +13,10 @@ from starlette.responses import Response
 from imagefleet.console.showing import Context, Trouble
 from imagefleet.console.visits import Visit, VisitHere
 from imagefleet.jobs.model import TERMINAL, JobState
+from imagefleet.jobs.shapes.explaining import ExplanationView
 from imagefleet.jobs.shapes.jobs import (
     Attempts,
     AttemptView,
-    ExplanationView,
     OrderedJob,
     OverseenJobPage,
     RetryNow,

@@ -151,6 +151,36 @@
   });
   chosen();
 
+  // --- a focal point: [data-focal] is the picture, [name=x] and [name=y] of its form are the point
+
+  function mark(place) {
+    const [x, y] = ["x", "y"].map((name) => Number(place.closest("form").elements[name].value));
+    const spot = place.querySelector(".mark");
+    spot.style.left = `${x * 100}%`;
+    spot.style.top = `${y * 100}%`;
+  }
+  document.addEventListener("click", (click) => {
+    const place = click.target.closest("[data-focal]");
+    if (!place) return;
+    const box = place.getBoundingClientRect();
+    const fields = place.closest("form").elements;
+    fields.x.value = Math.min(1, Math.max(0, (click.clientX - box.left) / box.width)).toFixed(3);
+    fields.y.value = Math.min(1, Math.max(0, (click.clientY - box.top) / box.height)).toFixed(3);
+    mark(place);
+  });
+  document.addEventListener("input", (input) => {
+    const place = input.target.form?.querySelector("[data-focal]");
+    if (place) mark(place);
+  });
+  all("[data-focal]").forEach(mark);
+
+  // --- what a picture's room shows until the picture is there
+
+  const colour = (root) => all("img[data-color]", root).forEach((img) => {
+    if (!img.complete) img.style.backgroundColor = img.dataset.color;
+  });
+  colour(document);
+
   // --- the theme: as the system has it, until somebody chooses
 
   const themes = document.getElementById("theme");
@@ -172,7 +202,7 @@
   let stream = null;
   let paused = localStorage.getItem("imagefleet-paused") === "yes";
 
-  const busy = (place) => place.querySelector("dialog[open]")
+  const busy = (place) => place.querySelector("dialog[open], [data-choose]:checked")
     || (place.contains(document.activeElement) && document.activeElement.matches("input, textarea, select"));
 
   function put(place, text) {

@@ -127,6 +127,62 @@ class ImagePage(Shape):
     next_cursor: UUID | None = None
 
 
+class OverseenImage(ImageView):
+    """An image in a list of operators."""
+
+    tenant: str
+
+
+class OverseenImagePage(Shape):
+    """Images of any tenant, newest first."""
+
+    images: list[OverseenImage]
+    next_cursor: UUID | None = None
+
+
+class RevisionOfImage(Source):
+    """A version of an image that was published: what it was made of, and until when it is kept."""
+
+    revision: int
+    source_seq: int
+    job_id: UUID
+    recipe: str
+    recipe_hash: str | None = None
+    focal_point: FocalPoint | None = None
+    published_at: datetime
+    superseded_at: datetime | None = None
+    swept_at: datetime | None = None
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With the point that it was cut around."""
+        focal = Focal.of(row["focal_x"], row["focal_y"])
+        point = focal and FocalPoint(x=focal.x, y=focal.y)
+        return super().of(dict(row) | {"focal_point": point})
+
+
+class OriginalOfImage(Shape):
+    """A file that an image was given; `source_seq` names it beside the image."""
+
+    source_seq: int
+    accepted_at: datetime
+    content_type: str
+    bytes: int
+    width: int | None = None
+    height: int | None = None
+    sha256: str | None = None
+    gone_at: datetime | None = None
+
+
+class WholeImage(OverseenImage):
+    """Everything about one image, with its past."""
+
+    revisions: list[RevisionOfImage]
+    originals: list[OriginalOfImage]
+    cuts: bool | None = None
+    """Whether its recipe cuts anything; absent where this API has not that version of it."""
+
+
 class UploadView(Shape):
     """Leave to post one file to S3: a form whose last field is the file."""
 

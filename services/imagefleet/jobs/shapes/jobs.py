@@ -142,6 +142,7 @@ class OverseenJobView(Shape):
     crashes: int
     locked_by: UUID | None = None
     failure_code: str | None = None
+    failure_message: str | None = None
     correlation_id: str
     dedup_key: str | None = None
     parent_job_id: UUID | None = None
@@ -164,8 +165,17 @@ class OverseenJobPage(Shape):
     next_cursor: UUID | None = None
 
 
+class RelatedJob(Shape):
+    """A job beside another: made by it, or about the same target."""
+
+    job_id: JobId
+    job_type: str
+    status: JobState
+    target_seq: int | None = None
+
+
 class WholeJob(OverseenJobView):
-    """Everything about one job."""
+    """Everything about one job, and where it comes from and leads to."""
 
     target_seq: int | None = None
     preempts: bool
@@ -193,11 +203,14 @@ class WholeJob(OverseenJobView):
     last_progress_at: datetime | None = None
     result: dict[str, object] | None = None
     result_reason: str | None = None
-    failure_message: str | None = None
     failure_detail: str | None = None
     ring_due_at: datetime | None = None
     announced_at: datetime | None = None
     rung: int | None = None
+    letter_id: UUID | None = None
+    replayed_as: JobId | None = None
+    children: tuple[RelatedJob, ...] = ()
+    """The newest of those that name it as their parent."""
 
 
 class AttemptView(Shape):
@@ -225,37 +238,6 @@ class Attempts(Shape):
     """Every claim of a job that has ended, oldest first."""
 
     attempts: list[AttemptView]
-
-
-class ExplanationView(Shape):
-    """Why a job does not run: what a claim would be told now, and the facts behind it."""
-
-    job_id: JobId
-    tenant: str
-    verdict: str
-    reason: str
-    sentence: str
-    until: datetime | None = None
-    why: str | None = None
-    status: JobState
-    lane: str
-    lane_sentence: str
-    job_type: str
-    target: str | None = None
-    claim_no: int
-    attempts: int
-    max_attempts: int
-    crashes: int
-    locked_by: UUID | None = None
-    ring_due_at: datetime | None = None
-    announced_at: datetime | None = None
-    rung: int | None = None
-    ahead: int | None = None
-    weight: int
-    max_open_jobs: int | None = None
-    workers: int
-    slots: int
-    busy_slots: int
 
 
 class OrderedJob(Shape):

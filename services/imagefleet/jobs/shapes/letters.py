@@ -1,11 +1,13 @@
 """Dead letters, as operators see them; nothing is hidden."""
 
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
-from imagefleet.jobs.model import JobId
+from imagefleet.jobs.model import JobId, JobState
 from imagefleet.jobs.replays import ReplayOutcome
-from imagefleet.jobs.shapes.shape import Shape
+from imagefleet.jobs.shapes.jobs import OperatorLinks
+from imagefleet.jobs.shapes.shape import Row, Shape
 
 
 class LetterView(Shape):
@@ -24,12 +26,29 @@ class LetterView(Shape):
     acknowledged_by: str | None = None
     acknowledged_note: str | None = None
     replayed_as: JobId | None = None
+    image_id: UUID | None = None
+    source_seq: int | None = None
+    """Of an image that could not be made: which of its originals."""
 
 
 class WholeLetter(LetterView):
     """The same with the job's row as it was when it failed."""
 
     snapshot: dict[str, object]
+
+    @classmethod
+    def of(cls, row: Row) -> Self:
+        """With the original that the job was to render, where it was to render one."""
+        snapshot = row["snapshot"]
+        payload = snapshot.get("payload")
+        if row["type"] != "process_image" or not isinstance(payload, dict):
+            return super().of(row)
+        newest = snapshot.get("target_seq")  # of an upload, which brings its original itself
+        told = {
+            "image_id": payload.get("image_id"),
+            "source_seq": payload.get("source_seq", newest),
+        }
+        return super().of(dict(row) | told)
 
 
 class LetterPage(Shape):
@@ -78,6 +97,16 @@ class ReplayedLetter(Shape):
     job_id: JobId | None = None
     outcome: ReplayOutcome
     replayed_as: JobId | None = None
+
+
+class ReplayOrdered(Shape):
+    """How many letters it is about, of the oldest 10,000; and the job that replays them."""
+
+    letters: int
+    letters_is_at_least: bool
+    job_id: JobId | None = None
+    status: JobState | None = None
+    links: OperatorLinks | None = None
 
 
 class ReplayAnswer(Shape):

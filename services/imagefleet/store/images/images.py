@@ -247,8 +247,8 @@ FATE: Final = """
 """
 
 IMAGE: Final = f"""
-SELECT images.id AS image_id, images.reference, images.recipe, images.created_at, images.updated_at,
-       {RECIPE_HASH}, {STATUS} AS status, newest.job_id,
+SELECT images.id AS image_id, images.tenant_id, images.reference, images.recipe,
+       images.created_at, images.updated_at, {RECIPE_HASH}, {STATUS} AS status, newest.job_id,
        CASE WHEN newest.state = 'failed' THEN jsonb_build_object(
            'code', newest.failure_code, 'message', coalesce(newest.failure_message, ''))
            END AS failure,

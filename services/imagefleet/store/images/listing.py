@@ -5,16 +5,17 @@ there, short or empty, with where to go on. Candidates of what is rare are not e
 and pending ones are found by their jobs, and deleted ones by their tombstones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from imagefleet.jobs.images import ImageStatus
 from imagefleet.jobs.model import TenantId
-from imagefleet.jobs.shapes.images import ImagePage, ImageView
+from imagefleet.jobs.shapes.images import ImagePage, ImageView, OverseenImage, OverseenImagePage
+from imagefleet.jobs.shapes.shape import Row
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import FATE, IMAGE, STATUS
 from imagefleet.store.jobs.reports import newest_first
@@ -51,7 +52,7 @@ found AS (
       FROM (SELECT * FROM looked ORDER BY looked.nth) AS looked -- so that a full page ends it
       CROSS JOIN LATERAL (
           SELECT images.* FROM images
-           WHERE images.id = looked.image_id AND images.tenant_id = $1
+           WHERE images.id = looked.image_id AND ($1::text IS NULL OR images.tenant_id = $1)
            LIMIT 1
       ) AS images
       {FATE}
@@ -141,25 +142,85 @@ async def list_images(
     Newest first: of failed and pending ones the newest job. One that is filtered by status or time
     may be short, or empty, and yet not be the last.
     """
+    rows, more = await _list_rows(connection, tenant_id, chosen, after, limit)
+    return ImagePage(images=[ImageView.of(row) for row in rows], next_cursor=more)
+
+
+Rows: TypeAlias = tuple[Sequence[Row], UUID | None]
+"""Those of a page, and where the next one begins."""
+
+
+async def _list_rows(
+    connection: Connection,
+    tenant_id: TenantId,
+    chosen: ImageFilter,
+    after: UUID | None,
+    limit: int,
+) -> Rows:
     reference = chosen.reference
     if chosen in (ImageFilter(), ImageFilter(reference=reference)):
         statement = LIST_IMAGES if reference is None else LIST_BY_REFERENCE
         given = () if reference is None else (reference,)
         rows = await connection.fetch(statement, tenant_id, after, limit + 1, *given)
-        images = [ImageView.of(row) for row in rows]
-        more = images[limit - 1].image_id if len(images) > limit else None
-        return ImagePage(images=images[:limit], next_cursor=more)
+        return rows[:limit], rows[limit - 1]["image_id"] if len(rows) > limit else None
     by_status = _RARE.get(chosen.status, FILTER_BY_TIME)
     statement = by_status if reference is None else FILTER_BY_REFERENCE
-    rows = await connection.fetch(
-        statement, tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT
-    )
+    told = (tenant_id, after, limit + 1, *astuple(chosen), MOST_LOOKED_AT)
+    return _looked_at(await connection.fetch(statement, *told), limit, MOST_LOOKED_AT)
+
+
+def _looked_at(rows: Sequence[Row], limit: int, most: int) -> Rows:
     fitting = [row for row in rows if row["image_id"] is not None]
     if len(fitting) > limit:
-        more = fitting[limit - 1]["place"]
+        return fitting[:limit], fitting[limit - 1]["place"]
+    return fitting, rows[0]["last"] if rows[0]["looked"] == most else None
+
+
+# What no tenant's index knows is looked for among the newest of all.
+OVERSEE_IMAGES: Final = _filtered("""
+    SELECT images.id AS place, NULL::uuid AS job_id, images.id AS image_id
+      FROM images
+     WHERE images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+       AND images.id >= coalesce($9::uuid, '00000000-0000-0000-0000-000000000000')
+     ORDER BY images.id DESC""")
+
+OVERSEE_BY_REFERENCE: Final = _filtered("""
+    SELECT images.id AS place, NULL::uuid AS job_id, images.id AS image_id
+      FROM tenants
+      CROSS JOIN LATERAL (
+          SELECT images.id FROM images
+           WHERE images.tenant_id = tenants.id AND images.reference = $7
+             AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+             AND images.id >= coalesce($9::uuid, '00000000-0000-0000-0000-000000000000')
+           ORDER BY images.id DESC NULLS LAST
+           LIMIT $8
+      ) AS images
+     ORDER BY images.id DESC""")
+
+
+async def oversee_images(
+    connection: Connection,
+    tenant_id: TenantId | None,
+    chosen: ImageFilter,
+    *,
+    first: UUID | None = None,
+    before: UUID | None = None,
+    limit: int = 50,
+) -> OverseenImagePage:
+    """A page of images of one tenant or of all, of which the ids lie there; newest first.
+
+    Without a tenant what is asked for is looked for among the newest, but for a reference.
+    """
+    if tenant_id is not None and first is None:
+        rows, more = await _list_rows(connection, tenant_id, chosen, before, limit)
     else:
-        more = rows[0]["last"] if rows[0]["looked"] == MOST_LOOKED_AT else None
-    return ImagePage(images=[ImageView.of(row) for row in fitting[:limit]], next_cursor=more)
+        by_reference = tenant_id is None and chosen.reference is not None
+        statement = OVERSEE_BY_REFERENCE if by_reference else OVERSEE_IMAGES
+        exact = tenant_id is None and chosen == ImageFilter(reference=chosen.reference)
+        most = limit + 1 if exact else MOST_LOOKED_AT
+        told = (tenant_id, before, limit + 1, *astuple(chosen), most, first)
+        rows, more = _looked_at(await connection.fetch(statement, *told), limit, most)
+    return OverseenImagePage(images=[OverseenImage.of(row) for row in rows], next_cursor=more)
 
 
 FIND_IMAGES_NAMED: Final = f"""

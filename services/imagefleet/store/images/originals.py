@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
-from imagefleet.jobs.images import Original
+from imagefleet.jobs.images import ImageSource, Original
 from imagefleet.jobs.model import TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.images.images import IMAGE_DELETED
@@ -39,6 +39,40 @@ async def find_original(connection: Connection, image_id: UUID, tenant_id: Tenan
     if row is None:
         raise NotFound("image")
     return Original(**dict(row))
+
+
+FIND_SOURCE: Final = """
+SELECT images.tenant_id, sources.source_seq, sources.key, sources.bytes, sources.content_type,
+       sources.etag, sources.sha256, sources.width, sources.height
+  FROM images
+ CROSS JOIN LATERAL (
+      SELECT each.* FROM image_sources AS each
+       WHERE each.image_id = images.id AND each.source_seq = coalesce($2, each.source_seq)
+       ORDER BY each.source_seq DESC
+       LIMIT 1
+ ) AS sources
+ WHERE images.id = $1 AND sources.gone_at IS NULL
+   AND NOT EXISTS (SELECT FROM image_tombstones
+                    WHERE image_tombstones.image_id = images.id)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOfImage(ImageSource):
+    """One of the originals that an image was given, and whose it is."""
+
+    tenant_id: TenantId
+    source_seq: int
+
+
+async def find_source(
+    connection: Connection, image_id: UUID, source_seq: int | None = None
+) -> SourceOfImage:
+    """This original of an image, or its newest; NotFound where it is not kept, or deleted."""
+    row = await connection.fetchrow(FIND_SOURCE, image_id, source_seq)
+    if row is None:
+        raise NotFound("original")
+    return SourceOfImage(image_id=image_id, **dict(row))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

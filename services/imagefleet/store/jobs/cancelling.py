@@ -109,28 +109,59 @@ def _newest_open(more: str = "") -> str:
 FIND_OPEN: Final = _newest_open()
 FIND_OPEN_OF_TYPE: Final = _newest_open("AND jobs.type = $4")
 
+_ASKED: Final = (
+    ("lane", "lane"),
+    ("type", "job_type"),
+    ("state", "status"),
+    ("correlation_id", "correlation_id"),
+    ("parent_job_id", "parent_job_id"),
+    ("target", "target"),
+    ("failure_code", "code"),
+    ("created_at", "submitted_after"),
+)
+"""What a walk may ask of a job: the column, and the field that it is compared with."""
+
+
+def _is_wanted(job: str, first: int) -> str:
+    """Whether this row is what a walk asks for, whose values are in that order from there on."""
+    place = {column: f"${number}" for number, (column, _) in enumerate(_ASKED, start=first)}
+    code, after = place.pop("failure_code"), place.pop("created_at")
+    conditions = []
+    for column, at in place.items():
+        kind = "uuid" if column == "parent_job_id" else "text"
+        conditions.append(f"({at}::{kind} IS NULL OR {job}.{column} = {at})")
+    retried = f"({job}.failure_code = {code} AND {job}.state = 'failed_retryable')"
+    conditions.append(f"({code}::text IS NULL OR {retried})")
+    conditions.append(f"({after}::timestamptz IS NULL OR {job}.created_at > {after})")
+    return " AND ".join(conditions)
+
+
+def _asked(wanted: CancelJobs) -> list[object]:
+    return [getattr(wanted, field) for _, field in _ASKED]
+
+
 # The walk's own row is locked in its place among them, as its cursor is written at the end.
-FLAG_PAGE: Final = """
+FLAG_PAGE: Final = f"""
 WITH victim AS MATERIALIZED (
     SELECT jobs.id, jobs.state, jobs.lane, jobs.type, jobs.preempts, jobs.created_at,
-           jobs.cancel_requested_at
+           jobs.cancel_requested_at, jobs.correlation_id, jobs.parent_job_id, jobs.target,
+           jobs.failure_code
       FROM jobs
      WHERE jobs.id = ANY ($1::uuid[])
      ORDER BY jobs.id
        FOR UPDATE
 )
 UPDATE jobs
-   SET cancel_requested_at = now(), cancel_code = $6, cancel_detail = $2,
+   SET cancel_requested_at = now(), cancel_code = $4, cancel_detail = $2,
        updated_at = now()
   FROM victim
  WHERE jobs.id = victim.id
    AND victim.state IN ('queued', 'processing', 'failed_retryable')
    AND victim.cancel_requested_at IS NULL AND NOT victim.preempts
-   AND victim.created_at < $3 AND ($4::text IS NULL OR victim.lane = $4)
-   AND ($7::text IS NULL OR victim.type = $7)
-   AND victim.id <> $5
+   AND victim.created_at < $3 AND victim.id <> $5
+   AND {_is_wanted("victim", 6)}
 RETURNING jobs.id
-"""
+"""  # noqa: S608 - composed at import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +201,9 @@ async def _flag_in_transaction(
         [*page, claim.job_id],
         wanted.reason or None,
         walk.until,
-        wanted.lane,
-        claim.job_id,
         CancelCode.CANCELLED,
-        wanted.job_type,
+        claim.job_id,
+        *_asked(wanted),
     )
     if flagged:
         await connection.execute(RING_FLAGGED, [row["id"] for row in flagged])
@@ -244,19 +274,20 @@ async def count_walk(
 
 
 # In the order of the index: what has ended is never read.
-_CHOSEN: Final = """
+_CHOSEN: Final = f"""
 SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS NULL
-                          AND ($3::text IS NULL OR open.lane = $3)
-                          AND open.created_at < coalesce($4::timestamptz, now())) AS jobs,
+                          AND open.created_at < coalesce($3::timestamptz, now())
+                          AND {_is_wanted("open", 4)}) AS jobs,
        coalesce(max(open.place) < $2, true) AS complete
-  FROM unnest('{queued,processing,failed_retryable}'::text[]) AS states (state)
+  FROM unnest(ARRAY ['queued', 'processing', 'failed_retryable']) AS states (state)
   CROSS JOIN LATERAL (
-      SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at,
-             row_number() OVER () AS place
-        FROM (SELECT jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.created_at
+      SELECT jobs.*, row_number() OVER () AS place
+        FROM (SELECT jobs.state, jobs.preempts, jobs.cancel_requested_at, jobs.lane,
+                     jobs.type, jobs.created_at, jobs.correlation_id, jobs.parent_job_id,
+                     jobs.target, jobs.failure_code
                 FROM jobs
                WHERE jobs.tenant_id = $1 AND jobs.state = states.state
-"""
+"""  # noqa: S608 - composed at import
 
 _NEWEST: Final = """
                ORDER BY jobs.id DESC NULLS LAST
@@ -279,9 +310,7 @@ class Chosen:
 
 async def count_chosen(connection: Connection, tenant_id: TenantId, wanted: CancelJobs) -> Chosen:
     """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
-    asked = (tenant_id, MOST_CHOSEN, wanted.lane, wanted.submitted_before)
-    if wanted.job_type is None:
-        (row,) = await connection.fetch(COUNT_CHOSEN, *asked)
-    else:
-        (row,) = await connection.fetch(COUNT_CHOSEN_OF_TYPE, *asked, wanted.job_type)
+    statement = COUNT_CHOSEN if wanted.job_type is None else COUNT_CHOSEN_OF_TYPE
+    bounds = (tenant_id, MOST_CHOSEN, wanted.submitted_before)
+    (row,) = await connection.fetch(statement, *bounds, *_asked(wanted))
     return Chosen(**dict(row))

@@ -1,117 +1,33 @@
-"""What operators see of jobs, of any tenant: lists, the whole of one, and why it does not run.
+"""What operators see of one job, of any tenant: the whole of it, and why it does not run.
 
 And how many are past retention, as the pruner sees them.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Final
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.model import JobId, JobState, TenantId, Verdict, WorkerId
-from imagefleet.jobs.shapes.jobs import AttemptView, OverseenJobView, WholeJob
+from imagefleet.jobs.shapes.jobs import AttemptView, RelatedJob, WholeJob
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import SINCE, JobFilter, newest_first
 from imagefleet.store.jobs.verdicts import HOLDS, UNTIL, VERDICT, WHY
 
-_COLUMNS: Final = """
-       jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.state, jobs.lane, jobs.priority,
-       jobs.target, jobs.attempts, jobs.max_attempts, jobs.crashes, jobs.locked_by,
-       jobs.failure_code, jobs.correlation_id, jobs.dedup_key, jobs.parent_job_id, jobs.run_at,
-       jobs.created_at, jobs.updated_at, jobs.finished_at
-"""
-
-# One tenant, or a page of each tenant, of which the newest are shown: the indexes that lists have
-# begin with the tenant, and one more for operators alone would cost every claim its share.
-_OWNERS: Final = """
-  FROM (SELECT $1::text AS id WHERE $1::text IS NOT NULL
-        UNION ALL
-        SELECT tenants.id FROM tenants WHERE $1::text IS NULL) AS owners
-"""
-
-_BEFORE: Final = f"{SINCE} {newest_first('jobs')}"
-
-_NEWEST: Final = """
- ORDER BY jobs.id DESC
- LIMIT $3
-"""
-
-OVERSEE_ALL: Final = f"""
-SELECT {_COLUMNS}
-  FROM jobs
- WHERE $1::text IS NULL AND jobs.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-   {SINCE}
-{_NEWEST}
-"""  # noqa: S608 - composed at import from the constants above
-
-OVERSEE_TENANT: Final = f"""
-SELECT {_COLUMNS} FROM jobs
- WHERE jobs.tenant_id = $1
-{_BEFORE}
-"""  # noqa: S608 - composed at import from the constants above
-
-_OF_EACH: Final = f"""
-SELECT {_COLUMNS}
-{_OWNERS}
-  CROSS JOIN LATERAL (
-      SELECT jobs.* FROM jobs
-       WHERE jobs.tenant_id = owners.id
-"""  # noqa: S608 - composed at import from the constants above
-
-_A_PAGE_EACH: Final = f"""
-      {_BEFORE}
-  ) AS jobs
-{_NEWEST}
-"""
-
-OVERSEE_BY_STATE: Final = f"{_OF_EACH} AND jobs.state = $5 {_A_PAGE_EACH}"
-OVERSEE_BY_CORRELATION: Final = f"{_OF_EACH} AND jobs.correlation_id = $5 {_A_PAGE_EACH}"
-OVERSEE_BY_TARGET: Final = f"{_OF_EACH} AND jobs.target = $5 {_A_PAGE_EACH}"
-OVERSEE_CHILDREN: Final = f"{_OF_EACH} AND jobs.parent_job_id = $5 {_A_PAGE_EACH}"
-
-OVERSEE_BY_TYPE: Final = f"""
-SELECT {_COLUMNS}
-{_OWNERS}
-  CROSS JOIN unnest($6::text[]) AS wanted (state)
-  CROSS JOIN LATERAL (
-      SELECT jobs.* FROM jobs
-       WHERE jobs.tenant_id = owners.id AND jobs.type = $5 AND jobs.state = wanted.state
-      {_A_PAGE_EACH}
-"""  # noqa: S608 - composed at import from the constants above
-
-
-_OF_ALL_TENANTS: Final = MappingProxyType(
-    {
-        "nothing": OVERSEE_ALL,
-        "state": OVERSEE_BY_STATE,
-        "type": OVERSEE_BY_TYPE,
-        "correlation_id": OVERSEE_BY_CORRELATION,
-        "target": OVERSEE_BY_TARGET,
-        "parent_job_id": OVERSEE_CHILDREN,
-    }
-)
-_OF_ONE_TENANT: Final = MappingProxyType({**_OF_ALL_TENANTS, "nothing": OVERSEE_TENANT})
-
-
-async def oversee_jobs(
-    connection: Connection,
-    filters: JobFilter,
-    *,
-    tenant_id: TenantId | None = None,
-    before: JobId | None = None,
-    limit: int = 50,
-) -> list[OverseenJobView]:
-    """A page of jobs of one tenant or of all, newest first; the next begins `before` its last."""
-    listings = _OF_ALL_TENANTS if tenant_id is None else _OF_ONE_TENANT
-    statement, arguments = filters.choose(listings)
-    rows = await connection.fetch(statement, tenant_id, before, limit, *arguments)
-    return [OverseenJobView.of(row) for row in rows]
-
+MOST_RELATED: Final = 20  # jobs beside one that is looked at
 
 GET_OPERATOR_JOB: Final = """
 SELECT jobs.*, jobs.id AS job_id, nullif(rings.next_at, 'infinity') AS ring_due_at,
-       rings.sent_at AS announced_at, rings.sends AS rung
+       rings.sent_at AS announced_at, rings.sends AS rung,
+       (SELECT letters.id FROM dead_letters AS letters
+         WHERE letters.job_id = jobs.id LIMIT 1) AS letter_id,
+       (SELECT replays.id FROM jobs AS replays
+         WHERE replays.replay_of = jobs.id LIMIT 1) AS replayed_as,
+       ARRAY (SELECT jsonb_build_object(
+                         'job_id', children.id, 'job_type', children.type, 'status', children.state)
+                FROM jobs AS children
+               WHERE children.tenant_id = jobs.tenant_id AND children.parent_job_id = jobs.id
+               ORDER BY children.id DESC NULLS LAST
+               LIMIT $2) AS children
   FROM jobs
   LEFT JOIN rings ON rings.job_id = jobs.id
  WHERE jobs.id = $1
@@ -120,10 +36,28 @@ SELECT jobs.*, jobs.id AS job_id, nullif(rings.next_at, 'infinity') AS ring_due_
 
 async def get_operator_job(connection: Connection, job_id: JobId) -> WholeJob:
     """Everything about one job, of any tenant."""
-    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id)
+    row = await connection.fetchrow(GET_OPERATOR_JOB, job_id, MOST_RELATED)
     if row is None:
         raise NotFound("job")
     return WholeJob.of(row)
+
+
+LIST_NEIGHBOURS: Final = """
+SELECT jobs.id AS job_id, jobs.type, jobs.state, jobs.target_seq
+  FROM jobs
+ WHERE jobs.tenant_id = $1 AND jobs.target = $2
+   AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+ ORDER BY jobs.target_seq
+ LIMIT $3
+"""
+
+
+async def list_neighbours(
+    connection: Connection, tenant_id: TenantId, target: str
+) -> tuple[RelatedJob, ...]:
+    """The first of what is open at a target, in the order of their submission."""
+    rows = await connection.fetch(LIST_NEIGHBOURS, tenant_id, target, MOST_RELATED)
+    return tuple(RelatedJob.of(row) for row in rows)
 
 
 LIST_ATTEMPTS: Final = """

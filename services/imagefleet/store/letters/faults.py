@@ -28,6 +28,7 @@ WITH faults AS MATERIALIZED (
        AND ($4::text IS NULL OR letters.reason = $4)
        AND ($5::text IS NULL OR letters.fingerprint = $5)
        AND ($7::timestamptz IS NULL OR letters.died_at > $7)
+       AND ($8::timestamptz IS NULL OR letters.died_at <= $8)
        AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
      GROUP BY letters.fingerprint, CASE WHEN $6::boolean THEN letters.tenant_id END
      ORDER BY count(*) DESC
@@ -52,9 +53,8 @@ async def group_dead_letters(
 ) -> list[LetterGroupView]:
     """The faults behind the open letters, or each tenant's of each; the most frequent first."""
     chosen = filters or LetterFilter()
-    rows = await connection.fetch(
-        GROUP_LETTERS, limit, *all_of(chosen), by_tenant, chosen.died_after
-    )
+    times = chosen.died_after, chosen.died_until
+    rows = await connection.fetch(GROUP_LETTERS, limit, *all_of(chosen), by_tenant, *times)
     return [LetterGroupView.of(row) for row in rows]
 
 

@@ -19,7 +19,7 @@ would move healthy jobs there.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from imagefleet.errors import NotFound, RequestRejected
@@ -44,8 +44,15 @@ class LetterFilter:
     open_only: bool = True
     """Neither acknowledged nor replayed."""
     died_until: datetime | None = None
-    """Of the open ones only those that there were at this time of the database."""
+    """Only those that there were at this time of the database."""
     died_after: datetime | None = None
+
+
+class LetterPlace(NamedTuple):
+    """Where a letter stands among those that are listed."""
+
+    died_at: datetime
+    id: UUID
 
 
 _LETTER: Final = """
@@ -112,6 +119,7 @@ async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> Who
 _PAGE: Final = """
    AND (letters.died_at, letters.id) > (coalesce($1::timestamptz, '-infinity'),
                                         coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))
+   AND letters.died_at <= coalesce($4::timestamptz, 'infinity')
  ORDER BY letters.died_at, letters.id
  LIMIT $3
 """
@@ -119,22 +127,36 @@ _PAGE: Final = """
 # The open ones have an index of their own: history is never read for them.
 _OPEN: Final = """
  WHERE letters.acknowledged_at IS NULL
-   AND ($4::text IS NULL OR letters.tenant_id = $4)
-   AND ($5::text IS NULL OR letters.type = $5)
-   AND ($6::text IS NULL OR letters.reason = $6)
-   AND ($7::text IS NULL OR letters.fingerprint = $7)
+   AND ($5::text IS NULL OR letters.tenant_id = $5)
+   AND ($6::text IS NULL OR letters.type = $6)
+   AND ($7::text IS NULL OR letters.reason = $7)
+   AND ($8::text IS NULL OR letters.fingerprint = $8)
 """
 
 LIST_OPEN_LETTERS: Final = f"""
 {_LETTER}
 {_OPEN} AND replays.id IS NULL
-   AND ($8::timestamptz IS NULL OR letters.died_at <= $8)
 {_PAGE}
 """
 
+COUNT_OPEN_LETTERS: Final = f"""
+SELECT count(*)
+  FROM (SELECT FROM dead_letters AS letters
+        {_OPEN}
+           AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
+        {_PAGE}) AS bounded
+"""  # noqa: S608 - composed at import
+
+
+async def count_open_letters(connection: Connection, filters: LetterFilter, *, most: int) -> int:
+    """How many open letters these filters name; counts no further than `most`."""
+    page = filters.died_after, LAST_ID, most, filters.died_until
+    return int(await connection.fetchval(COUNT_OPEN_LETTERS, *page, *all_of(filters)))
+
+
 LIST_LETTERS: Final = f"{_LETTER} WHERE true {_PAGE}"
-LIST_LETTERS_OF_TENANT: Final = f"{_LETTER} WHERE letters.tenant_id = $4 {_PAGE}"
-LIST_LETTERS_OF_FAULT: Final = f"{_LETTER} WHERE letters.fingerprint = $4 {_PAGE}"
+LIST_LETTERS_OF_TENANT: Final = f"{_LETTER} WHERE letters.tenant_id = $5 {_PAGE}"
+LIST_LETTERS_OF_FAULT: Final = f"{_LETTER} WHERE letters.fingerprint = $5 {_PAGE}"
 
 HISTORY_FILTERS: Final = (
     "The history of dead letters is listed whole, by one tenant, or by one fingerprint."
@@ -145,19 +167,19 @@ async def list_dead_letters(
     connection: Connection,
     filters: LetterFilter,
     *,
-    after: WholeLetter | None = None,
+    after: WholeLetter | LetterPlace | None = None,
     limit: int = 50,
 ) -> list[WholeLetter]:
     """A page, oldest first: the order in which they are to be dealt with."""
     statement, arguments = _listing(filters)
     start = (after.died_at, after.id) if after else (filters.died_after, LAST_ID)
-    rows = await connection.fetch(statement, *start, limit, *arguments)
+    rows = await connection.fetch(statement, *start, limit, filters.died_until, *arguments)
     return [WholeLetter.of(row) for row in rows]
 
 
-def _listing(filters: LetterFilter) -> tuple[str, tuple[str | datetime | None, ...]]:
+def _listing(filters: LetterFilter) -> tuple[str, tuple[str | None, ...]]:
     if filters.open_only:
-        return LIST_OPEN_LETTERS, (*all_of(filters), filters.died_until)
+        return LIST_OPEN_LETTERS, all_of(filters)
     match filters:
         case LetterFilter(tenant_id=None, type=None, reason=None, fingerprint=None):
             return LIST_LETTERS, ()

@@ -134,7 +134,7 @@ async def _replay(
 ) -> list[Replayed]:
     with suppress(_DryRun):
         async with connection.transaction():
-            answers = await _submit(connection, letters, order, kinds)
+            answers = await submit_replays(connection, letters, order, kinds)
             await connection.execute(CLOSE_REPLAYED, [letter.id for letter in letters])
             if not order.dry_run:
                 return answers
@@ -156,7 +156,7 @@ async def replay_redriven(
     letters = await get_dead_letters(connection, [job_id])
     order = ReplayOrder(by=REDRIVE, reason="moved back from the dead-letter queue")
     async with connection.transaction():
-        answers = await _submit(connection, letters, order, kinds)
+        answers = await submit_replays(connection, letters, order, kinds)
     return answers[0] if answers else None
 
 
@@ -182,12 +182,13 @@ SELECT jobs.replay_of, jobs.id FROM jobs WHERE jobs.replay_of = ANY ($1::uuid[])
 """
 
 
-async def _submit(
+async def submit_replays(
     connection: Connection,
     letters: Sequence[WholeLetter],
     order: ReplayOrder,
     kinds: Mapping[str, JobKind],
 ) -> list[Replayed]:
+    """Submit what replays these, in the transaction around this; their letters stay as they are."""
     judged: dict[UUID, Submission | Replayed] = {
         letter.id: _judge(letter, order, kinds) for letter in letters
     }

@@ -16,7 +16,9 @@ from imagefleet.worker.handlers import (
     cancelling,
     delete_image,
     noop,
+    preview_original,
     process_image,
+    replay_jobs,
     reprocess_images,
 )
 from imagefleet.worker.handling import Handler, Handlers
@@ -26,6 +28,8 @@ BUILT_IN: Final = (
     delete_image.HANDLER,
     cancelling.CANCEL_JOB,
     cancelling.CANCEL_JOBS,
+    preview_original.HANDLER,
+    replay_jobs.HANDLER,
     noop.HANDLER,
     reprocess_images.HANDLER,
 )

@@ -4,9 +4,11 @@ It renders nothing itself. Page by page it submits the jobs that do and moves it
 transaction that its claim fences; a later attempt goes on behind the last page that was committed.
 It rings for none of them: all take their turn behind what is uploaded, whoever dispatches or not.
 Its jobs count against the tenant's quota like any others: where there is no room for one it gives
-itself back, uncharged, and comes again in a while.
+itself back, uncharged, and comes again in a while. So it does, and holds no slot, between one share
+of a set and the next where it was told a rate.
 """
 
+import math
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -29,9 +31,12 @@ async def run(job: JobContext) -> Completed:
     if wanted.recipe is not None:  # better one job waits for who knows it than thousands
         await job.recipe(wanted.recipe, (wanted.recipe_hashes or {}).get(wanted.recipe))
     walk = SetWalk.of(job.cursor) or await begin(job, wanted)
-    over, room = False, TenantRoom()
+    share, lasts = share_of(wanted.rate)
+    over, room, enough = False, TenantRoom(), walk.submitted + share
     while not over:
-        most = min(PAGE, await room.left(job))
+        if walk.submitted >= enough:
+            raise Postponed("paced", lasts)
+        most = int(min(PAGE, await room.left(job), enough - walk.submitted))
         async with job.database("submit_page") as connection:
             page = await submit_page(connection, job.claim, job.renewal, wanted, walk, most)
         room.take(page.walk.submitted - walk.submitted)
@@ -39,6 +44,14 @@ async def run(job: JobContext) -> Completed:
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
     return Completed(result={"submitted": walk.submitted, "skipped": walk.skipped})
+
+
+def share_of(rate: float | None) -> tuple[float, timedelta]:
+    """How many jobs an attempt may submit, one at least, and how long so many have to last."""
+    if rate is None:
+        return math.inf, timedelta()
+    share = max(1, int(rate * LOOK_AGAIN_IN.total_seconds()))
+    return share, timedelta(seconds=share / rate)
 
 
 class TenantRoom:

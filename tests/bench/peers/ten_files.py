@@ -1,4 +1,4 @@
-"""The files of eight_files.toml, by Pillow or by pyvips, with nothing around them.
+"""The files of the shipped recipe, by Pillow or by pyvips, with nothing around them.
 
 The fewest calls that make the same variants: no judgement, no profile, no placeholder, no hash.
 Told are the picture, how often, and the recipe in the library's own words; the answer is the
@@ -20,12 +20,13 @@ def by_pillow(asked: Asked, folder: Path) -> Callable[[], None]:
 
     def make() -> None:
         picture: Image.Image = Image.open(asked["picture"])
-        picture.draft("RGB", asked["boxes"][0])
+        picture.draft("RGB", asked["sizes"][0]["size"])
         picture.load()
-        for box in asked["boxes"]:
-            picture = picture.resize(box, Image.Resampling.LANCZOS, reducing_gap=2.0)
-            for name, options in asked["encoders"]["bare Pillow"].items():
-                picture.save(folder / f"{box[0]}.{name}", name, **options)
+        for each in asked["sizes"]:
+            picture = picture.resize(each["size"], Image.Resampling.LANCZOS, reducing_gap=2.0)
+            shown = picture.crop(each["window"]) if each["window"] else picture
+            for form, options in asked["encoders"]["bare Pillow"].items():
+                shown.save(folder / f"{each['name']}.{form}", form, **options)
 
     return make
 
@@ -40,10 +41,15 @@ def by_pyvips(asked: Asked, folder: Path) -> Callable[[], None]:
         picture = pyvips.Image.jpegload(
             asked["picture"], access="sequential", shrink=asked["shrink"]
         )
-        for width, height in asked["boxes"]:
+        for each in asked["sizes"]:
+            width, height = each["size"]
             picture = picture.thumbnail_image(width, height=height, size="force").copy_memory()
-            for name, options in asked["encoders"]["pyvips"].items():
-                picture.write_to_file(str(folder / f"{width}.{name}"), keep="none", **options)
+            shown = picture
+            if each["window"]:
+                left, top, right, bottom = each["window"]
+                shown = picture.smartcrop(right - left, bottom - top, interesting="attention")
+            for form, options in asked["encoders"]["pyvips"].items():
+                shown.write_to_file(str(folder / f"{each['name']}.{form}"), keep="none", **options)
 
     return make
 

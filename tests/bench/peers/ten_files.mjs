@@ -10,11 +10,13 @@ sharp.cache(false);
 
 async function make() {
   let picture = sharp(asked.picture);
-  for (const [width, height] of asked.boxes) {
+  for (const { size: [width, height], name, window } of asked.sizes) {
     const { data, info } = await picture.resize(width, height, { fit: "fill" }).raw().toBuffer({ resolveWithObject: true });
     const raw = { raw: { width: info.width, height: info.height, channels: info.channels } };
-    for (const [name, options] of Object.entries(asked.encoders.sharp)) {
-      await sharp(data, raw)[name](options).toFile(join(asked.folder, `${width}.${name}`));
+    for (const [form, options] of Object.entries(asked.encoders.sharp)) {
+      const shown = sharp(data, raw);
+      if (window) shown.resize(window[2] - window[0], window[3] - window[1], { fit: "cover", position: sharp.strategy.attention });
+      await shown[form](options).toFile(join(asked.folder, `${name}.${form}`));
     }
     picture = sharp(data, raw);
   }
