@@ -18,7 +18,7 @@ DECIDED = {"Retry", "Failed"}  # `code`
 OF_THE_PAYLOAD = {"RequestRejected"}  # of requests too, so only where payloads are read
 
 # Of statements: what they write as a code, be it one of several.
-WRITTEN = re.compile(r"\b(?:failure|cancel)_code (= [^,]*),")
+WRITTEN = re.compile(r"(?<![}.])\b(?:failure|cancel)_code (= [^,]*),")
 LITERAL = re.compile(r"(?:=|THEN|ELSE) '(\w+)'")
 
 NO_FAILURE_OF_A_JOB = {"unreadable"}  # of a message: whose job it is, nobody can tell

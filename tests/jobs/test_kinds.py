@@ -93,16 +93,17 @@ def refusal(name: str, payload: JsonObject) -> str:
 # The built-in kinds.
 
 
-def test_the_built_in_types_are_six() -> None:
-    assert list(BUILT_IN) == [
+def test_the_built_in_types_are_eight() -> None:
+    assert set(BUILT_IN) == {
         "process_image",
         "delete_image",
         "cancel_job",
         "cancel_jobs",
         "noop",
+        "preview_original",
+        "replay_jobs",
         "reprocess_images",
-    ]
-    assert len(BUILT_IN) == 6
+    }
 
 
 def test_an_unknown_type_is_none() -> None:
@@ -138,7 +139,8 @@ def test_only_deletion_and_cancellation_go_before_others() -> None:
 def test_only_work_on_images_needs_s3() -> None:
     needing = {kind.name: kind.services for kind in BUILT_IN.values() if kind.services}
 
-    assert needing == {"process_image": ("s3",), "delete_image": ("s3",)}
+    of_images = ("process_image", "delete_image", "preview_original")
+    assert needing == dict.fromkeys(of_images, ("s3",))
 
 
 def test_a_failed_image_does_not_stop_the_next_version_of_it() -> None:
