@@ -113,3 +113,10 @@ def test_connections_leave_files_for_the_rest(
 
     assert room(4000) == most
     assert given == ([] if raised is None else [(raised, hard)])
+
+
+def test_no_more_connections_are_taken_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (700, 700))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+
+    assert room(10) == 10
