@@ -12,6 +12,7 @@ from imagefleet.cli.output import ExitCode
 from imagefleet.doctor import inside
 from imagefleet.store.database import Connection, connect
 from tests.cli.conftest import Cli
+from tests.support.api import Serve
 from tests.support.database import Database
 from tests.support.fixtures import place
 from tests.support.fleet import Place, Process
@@ -79,6 +80,49 @@ async def test_each_process_has_what_it_needs_looked_at_and_no_more(
     assert DOES_TO[process] == {
         buckets[name[4:]]: checks[name]["found"] for name in looked if name.startswith("s3: ")
     }
+
+
+async def test_the_console_has_its_api_looked_at_and_the_keys_that_it_was_given(
+    cli: Cli, serve: Serve, secrets: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"dana": secrets["operator"], "eve": secrets["acme"], "finn": secrets["revoked"]}
+    monkeypatch.setenv("CONSOLE_PROXY_KEYS", json.dumps(given))
+    async with serve() as running:
+        monkeypatch.setenv("IMAGEFLEET_URL", running.url)
+
+        ended = await cli("doctor", "--for", "console", "--json")
+
+    checks = by_name(ended.json())
+    looked = {name: check["ok"] for name, check in checks.items()}
+    assert looked == {
+        "settings: console": True,
+        "settings: telemetry": True,
+        "api": True,
+        "key: dana": True,
+        "key: eve": False,
+        "key: finn": False,
+    }
+    assert checks["api"]["found"] == f"{running.url} serves operators, and asks for a key"
+    assert checks["key: dana"]["found"] == "may operate"
+    assert "scope" in checks["key: eve"]["found"]
+    assert not {secret for secret in given.values() if secret in ended.out}
+    assert ended.code == ExitCode.FAILED
+
+
+@pytest.mark.parametrize("serves_nobody", [False, True])
+async def test_the_console_is_told_that_its_api_is_not_there_or_not_for_operators(
+    cli: Cli, serve: Serve, monkeypatch: pytest.MonkeyPatch, *, serves_nobody: bool
+) -> None:
+    async with serve(operating=False) as running:
+        url = "http://127.0.0.1:9" if serves_nobody else running.url
+        monkeypatch.setenv("IMAGEFLEET_URL", url)
+
+        ended = await cli("doctor", "--for", "console", "--json")
+
+    check = by_name(ended.json())["api"]
+    assert not check["ok"]
+    assert "OPERATOR_DATABASE_URL" in check["advice"]
+    assert ("Nothing answers at" in check["found"]) == serves_nobody, check
 
 
 async def test_a_container_without_the_command_line_answers_as_well(

@@ -12,8 +12,9 @@ import httpx
 import pytest
 from playwright.async_api import Browser
 
-from imagefleet.console.main import Listener, main
+from imagefleet.console.main import main
 from imagefleet.console.sessions import Session, Sessions
+from imagefleet.listening import Listener
 from imagefleet.runtime import Drain
 from imagefleet.settings import Console, ConsoleSettings, Telemetry
 from tests.support.api import UNUSED, Running
@@ -50,17 +51,14 @@ class Opened:
     """A console process, and visitors of it."""
 
     listener: Listener
+    sessions: Sessions
+    """Who is logged in."""
     drain: Drain
     api: Running
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.listener.port}"
-
-    @property
-    def sessions(self) -> Sessions:
-        """Who is logged in."""
-        return self.listener._sessions
 
     @property
     def session_or_none(self) -> Session | None:
@@ -116,13 +114,17 @@ def opening() -> Opening:
             console=Console.model_validate(given), telemetry=Telemetry(health_port=0)
         )
         drain = Drain()
-        listening: asyncio.Future[Listener] = asyncio.get_running_loop().create_future()
+        listening: asyncio.Future[tuple[Listener, Sessions]] = (
+            asyncio.get_running_loop().create_future()
+        )
         async with asyncio.TaskGroup() as group:
-            process = group.create_task(main(configured, drain, listening=listening.set_result))
+            process = group.create_task(
+                main(configured, drain, listening=lambda *both: listening.set_result(both))
+            )
             process.add_done_callback(lambda _: listening.cancel())
-            listener = await listening
+            listener, sessions = await listening
             try:
-                yield Opened(listener, drain, api)
+                yield Opened(listener, sessions, drain, api)
             finally:
                 drain.request("the test is over")
 

@@ -11,8 +11,9 @@ from imagefleet.jobs.images import preview_key
 from imagefleet.jobs.lifecycle import Completed, Failed
 from imagefleet.store.database import Connection
 from tests.console.conftest import Opened
-from tests.support.api import claimed, published, uploaded
+from tests.support.api import published, uploaded
 from tests.support.factories import hold_job, settle_job
+from tests.support.http import claimed
 
 WHY: Final = "an order of the tests"
 A_WEBP: Final = b"RIFF\x1a\x00\x00\x00WEBPVP8L"

@@ -74,9 +74,10 @@ async def judge(engine: Engine, asked: _Arguments) -> None:
         if asked.through_pgbouncer:
             ground = await stack.enter_async_context(pooled(ground))
         fleet = await stack.enter_async_context(running_fleet(engine, ground))
-        say(f"api, two workers and maintenance are ready, on {ground.name}")
+        say(f"api, two workers, maintenance and console are ready, on {ground.name}")
         await step("migrations, and the doctor of each process", cli, fleet)
         await step(f"{IMAGES} images", images, fleet)
+        await step("the console, and who logs in", console, fleet)
         await step("a worker is stopped amid its work", stopped, fleet)
         await step("a worker is killed amid its work", killed, fleet)
         await step("the containers' own health check", healthy, fleet)
@@ -87,7 +88,7 @@ async def cli(fleet: Fleet) -> str:
     owner = {"DATABASE_URL": fleet.facts.database_urls["owner"]}
     code, said = fleet.engine.once("cli", ["migrate", "status"], owner)
     assert code == 0, said
-    for process in ("api", "worker", "maintenance"):
+    for process in ("api", "worker", "maintenance", "console"):
         # In its own container, where it would be asked when a pod does not become ready.
         words, given = ["doctor", "--for", process], fleet.environment(process, 0)
         code, said = fleet.engine.once(
@@ -107,6 +108,24 @@ async def images(fleet: Fleet) -> str:
             shown = await producer.ended(post.json()["jobId"], within=120)
             assert shown["status"] == "completed", shown
     return f"{IMAGES} completed"
+
+
+async def console(fleet: Fleet) -> str:
+    """Its pages from a root that nobody writes to, for who has an operator's key."""
+    origin = {"Origin": fleet.console_url}
+    async with httpx.AsyncClient(base_url=fleet.console_url, timeout=20) as visitor:
+        shown = await visitor.get("/", follow_redirects=True)
+        assert (shown.status_code, shown.url.path) == (200, "/login"), shown
+        assert "Log in to the console" in shown.text, shown.text
+        for key, status in ((fleet.ground.key, 403), (fleet.ground.operator_key, 303)):
+            answer = await visitor.post("/login", data={"key": key}, headers=origin)
+            assert answer.status_code == status, answer.text
+        shown = await visitor.get("/")
+        assert (shown.status_code, shown.url.path) == (200, "/"), shown
+        assert fleet.ground.operator_key not in shown.text
+    user, wrote = await asyncio.to_thread(fleet.containers["console"].trial)
+    assert (user, wrote) == ("65532", "Read-only file system")
+    return "a producer's key is refused, an operator's is not"
 
 
 async def stopped(fleet: Fleet) -> str:

@@ -13,6 +13,7 @@ FILES: Final = {
     "api": "base/api.yaml",
     "worker": "base/workers/lane/deployment.yaml",
     "maintenance": "base/maintenance.yaml",
+    "console": "base/console.yaml",
     "cli": "migration/job.yaml",
 }
 UNITS: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}

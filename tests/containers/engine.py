@@ -15,6 +15,14 @@ COMMAND_WITHIN: Final = 120.0  # seconds
 PREFIX: Final = "imagefleet"
 GIVEN: Final = "/given"
 # What no pod is told: of the host's network, as there may be no other; and how many processes.
+TRIAL: Final = """
+import os
+print(os.getuid())
+try:
+    open("/opt/imagefleet/here", "w")
+except OSError as error:
+    print(error.strerror)
+"""
 BESIDE: Final = ("--network=host", "--pids-limit=256")
 
 
@@ -44,6 +52,10 @@ class Container:
 
     def start(self) -> None:
         self.engine.call("start", self.name)
+
+    def trial(self) -> list[str]:
+        """Who it is inside, and what becomes of writing something there."""
+        return self.engine.call("exec", self.name, "python", "-c", TRIAL).splitlines()
 
     @property
     def state(self) -> dict[str, Any]:

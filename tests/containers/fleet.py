@@ -33,6 +33,7 @@ class Fleet:
     engine: Engine
     ground: Ground
     api_url: str
+    console_url: str
     containers: dict[str, Container] = field(default_factory=dict)
     health_ports: dict[str, int] = field(default_factory=dict)
     journal: Journal = field(default_factory=Journal)
@@ -53,7 +54,9 @@ class Fleet:
         return container
 
     def environment(self, process: str, health_port: int, port: int = 0) -> Mapping[str, str]:
-        made = environment_of(process, self.facts, health_port=health_port, port=port)
+        made = environment_of(
+            process, self.facts, health_port=health_port, port=port, api_url=self.api_url
+        )
         special = {"RESCUE_AFTER": str(RESCUE_AFTER)} if process == "maintenance" else {}
         given = self.ground.given.get(process, {})
         passed = {key: made[key] for key in made if key not in OWN}
@@ -102,12 +105,18 @@ class Fleet:
 
 @asynccontextmanager
 async def running_fleet(engine: Engine, ground: Ground) -> AsyncIterator[Fleet]:
-    """One api, two workers and maintenance, all from images."""
-    api_port = chosen(0, what="the API", option="")
-    fleet = Fleet(engine=engine, ground=ground, api_url=f"http://{HOST}:{api_port}")
+    """One api, two workers, maintenance and the console, all from images."""
+    api_port, console_port = (chosen(0, what=name, option="") for name in ("api", "console"))
+    fleet = Fleet(
+        engine=engine,
+        ground=ground,
+        api_url=f"http://{HOST}:{api_port}",
+        console_url=f"http://{HOST}:{console_port}",
+    )
     await keep_events(fleet.place)
     try:
         fleet.start("api", api_port)
+        fleet.start("console", console_port)
         for name in ("worker-1", "worker-2", "maintenance"):
             fleet.start(name)
         await fleet.ready()

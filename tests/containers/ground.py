@@ -30,11 +30,12 @@ SESSIONS: Final = 10  # of each role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """Servers that run, and an API key."""
+    """Servers that run, and API keys."""
 
     name: str
     facts: Facts
     key: str
+    operator_key: str
     given: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variables by process, beside those that follow from the facts."""
     authority: Path | None = None
@@ -51,7 +52,10 @@ async def embedded() -> AsyncIterator[Ground]:
             await stack.start()
             try:
                 yield Ground(
-                    name="the embedded stack", facts=stack.facts, key=stack.keys["api-key"]
+                    name="the embedded stack",
+                    facts=stack.facts,
+                    key=stack.keys["api-key"],
+                    operator_key=stack.keys["operator-key"],
                 )
             finally:
                 await stack.stop()
@@ -83,6 +87,7 @@ async def terraformed() -> AsyncIterator[Ground]:
             name="what Terraform made",
             facts=facts,
             key=keys["producer"],
+            operator_key=keys["operator"],
             given=given,
             authority=Path(aws["AWS_CA_BUNDLE"]),
         )

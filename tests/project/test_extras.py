@@ -89,6 +89,23 @@ def test_a_process_can_be_examined_where_it_runs(process: str, environment: Envi
     assert (["ok", "sandbox"] in lines) == (process == "worker")
 
 
+@pytest.mark.parametrize("process", ["console"])
+def test_what_reaches_the_api_alone_is_examined_as_well(
+    process: str, environment: Environment
+) -> None:
+    done = subprocess.run(
+        [environment.python, "-I", "-m", "imagefleet", "doctor", "--for", process],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"IMAGEFLEET_URL": "http://127.0.0.1:9"},
+    )
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "ok  settings: console" in done.stdout
+    assert "failed  api  Nothing answers at" in done.stdout
+
+
 @pytest.mark.parametrize("process", ["api", "worker", "cli"])
 def test_the_shipped_recipes_are_in_the_wheel(environment: Environment) -> None:
     read = "from imagefleet.imaging.recipes.files import recipes_in_force as r; print(*r(None))"

@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 import httpx
 from fastapi import FastAPI
 
+from imagefleet.api.http.connections import Server
 from imagefleet.api.http.documents import DOCUMENTS, describe
 from imagefleet.api.http.requests import Observed, Tools
-from imagefleet.api.http.server import Server
 from imagefleet.api.main import create_app
 from imagefleet.api.producers.events import Watcher
 from imagefleet.api.producers.job_types import names_in_force

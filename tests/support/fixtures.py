@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from imagefleet.api.http.server import Server
+from imagefleet.api.http.connections import Server
 from imagefleet.api.main import main
 from imagefleet.aws.objects import Objects
 from imagefleet.aws.session import open_session

@@ -17,7 +17,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from imagefleet.api.http.server import Server
+from imagefleet.api.http.connections import Server
 from imagefleet.api.main import main as api_main
 from imagefleet.jobs.lifecycle import failure_sentence
 from imagefleet.jobs.model import JobId, JobState, Lane, PauseScope, Submission

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from imagefleet.api.http.server import Server
+from imagefleet.api.http.connections import Server
 from imagefleet.api.main import main as api_main
 from imagefleet.runtime import Drain
 from imagefleet.settings import ApiSettings, load

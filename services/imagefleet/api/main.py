@@ -20,11 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from imagefleet.api.http import errors
 from imagefleet.api.http.auth import Direct, Keys
 from imagefleet.api.http.bodies import Bodies
+from imagefleet.api.http.connections import Server
 from imagefleet.api.http.documents import DOCUMENTS, Telling
 from imagefleet.api.http.intake import Heads, Intake
 from imagefleet.api.http.limiting import Limiting
 from imagefleet.api.http.requests import Observed, Tools
-from imagefleet.api.http.server import Server
 from imagefleet.api.operators import (
     audit,
     breakers,

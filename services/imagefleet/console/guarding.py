@@ -57,7 +57,7 @@ _READS_ONLY: Final = (
 log = structlog.get_logger()
 
 
-class Fields(dict[str, list[str]]):
+class Posted(dict[str, list[str]]):
     """What a page sent."""
 
     def one(self, name: str, default: str = "") -> str:
@@ -162,7 +162,7 @@ class Guard:
             return None
         return request.headers.get(header) or None
 
-    async def _form(self, request: Request, session: Session | None) -> Fields:
+    async def _form(self, request: Request, session: Session | None) -> Posted:
         """What is asked for, if it may be: from a page of ours, by its token, by who may act."""
         self._same_origin(request.headers)
         form = await _read(request)
@@ -200,7 +200,7 @@ def _bounded(request: Request) -> None:
         raise _TurnedAway(414, _SENTENCES[414])
 
 
-async def _read(request: Request) -> Fields:
+async def _read(request: Request) -> Posted:
     if request.headers.get("content-type", FORM).partition(";")[0].strip().lower() != FORM:
         raise _TurnedAway(415, _SENTENCES[415])
     body = b""
@@ -215,7 +215,7 @@ async def _read(request: Request) -> Fields:
         )
     except (TimeoutError, ValueError) as error:
         raise _TurnedAway(400, _SENTENCES[400]) from error
-    form = Fields()
+    form = Posted()
     for name, value in fields:
         form.setdefault(name, []).append(value)
     return form

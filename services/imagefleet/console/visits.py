@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 
 from imagefleet.client.api import Document
 from imagefleet.console.borders import LOGIN, local
-from imagefleet.console.guarding import Fields
+from imagefleet.console.guarding import Posted
 from imagefleet.console.sessions import Notice, Session, Sessions
 from imagefleet.console.showing import Context, Showing, Trouble
 from imagefleet.errors import FleetError, Unavailable
@@ -57,7 +57,7 @@ class Visit:
         self._sessions: Sessions = state.sessions
         self._settings: Console = state.settings
         self.session: Session = request.state.session
-        self.form: Fields = request.scope["state"].get("form") or Fields()
+        self.form: Posted = request.scope["state"].get("form") or Posted()
 
     @property
     def path(self) -> str:

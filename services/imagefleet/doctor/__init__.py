@@ -28,6 +28,7 @@ class Stands(StrEnum):
     API = "api"
     WORKER = "worker"
     MAINTENANCE = "maintenance"
+    CONSOLE = "console"
     OPERATOR = "operator"
     MIGRATE = "migrate"
     KEYS = "keys"

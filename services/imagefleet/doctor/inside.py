@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from imagefleet.doctor import Check, Wrong, ask
 from imagefleet.doctor.outside import (
+    examine_api,
     examine_aws,
     examine_database,
     examine_operators,
@@ -23,6 +24,8 @@ from imagefleet.settings import (
     Api,
     ApiSettings,
     Aws,
+    Console,
+    ConsoleSettings,
     Database,
     MaintenanceSettings,
     Pictures,
@@ -41,6 +44,7 @@ READS: Final[Mapping[str, Mapping[str, type[Slice]]]] = {
     "api": slices_of(ApiSettings),
     "worker": slices_of(WorkerSettings),
     "maintenance": slices_of(MaintenanceSettings),
+    "console": slices_of(ConsoleSettings),
 }
 OF_POSTGRES: Final[Mapping[str, type[Slice]]] = {"database": Database}
 
@@ -62,6 +66,8 @@ async def examine(process: str = "", told: Sequence[str] = ()) -> list[Check]:
         if api is not None and api.operator_database_url is not None:
             theirs = database.model_copy(update={"url": api.operator_database_url})
             checks.append(await examine_operators(theirs))
+    if (console := _of(parts, Console)) is not None:
+        checks += await examine_api(console)
     worker = _of(parts, Worker)
     if (aws := _of(parts, Aws)) is not None:
         checks += await examine_aws(aws, process, worker.lanes if worker else tuple(Lane))

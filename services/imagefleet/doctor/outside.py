@@ -1,4 +1,4 @@
-"""What a process finds where it goes: Postgres under its role, its queues, its buckets, its edge.
+"""What a process finds where it goes: Postgres under its role, queues, buckets, the edge, the API.
 
 Only calls that the process itself makes are made for it, as it has leave for no others.
 """
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import uuid4
 
 from imagefleet.doctor import Check, Wrong, ask
-from imagefleet.errors import Misconfigured, NotFound
+from imagefleet.errors import FleetError, Misconfigured, NotFound
 from imagefleet.jobs.images import original_key, variant_key
 from imagefleet.jobs.model import Lane
-from imagefleet.settings import Aws, Database
+from imagefleet.settings import Aws, Console, Database
 from imagefleet.settings.slices import POOLED
 from imagefleet.store.database import OwnConnection, connect
 from imagefleet.store.fleet.statistics import look_at_sessions
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 MOST_SKEW: Final = timedelta(seconds=30)
 OTHERS: Final = 5  # connections: a migration, what scales the fleet, people
 POOLED_ROLES: Final = 4  # PgBouncer has a pool for each: API, operators, workers, maintenance
+OF_OPERATORS: Final = "/v1/operator/pauses"  # short, and for them alone
 OF_A_POOL: Final = 20  # PgBouncer's own default_pool_size
 
 LOOK_AT_POSTGRES: Final = "Is it up, is DATABASE_URL right, may this machine reach it?"
 LOOK_AT_AWS: Final = "Do region, endpoint, credentials and names belong to the same installation?"
 MIGRATE: Final = "Run `imagefleet migrate` with DATABASE_URL of imagefleet_owner."
 OWN_ROLE: Final = "Give every process its own role; only `migrate` is the owner."
+LOOK_AT_API: Final = "Is it up, is IMAGEFLEET_URL right, has it OPERATOR_DATABASE_URL?"
+ANOTHER_KEY: Final = "Make one: `imagefleet keys create --scope operate --scope read`."
 SET_CLOCKS: Final = "Let NTP set the clocks: requests to AWS are refused beyond five minutes."
 SAY_WHICH: Final = "Set DATABASE_POOLER to what DATABASE_URL leads to (docs/settings.md)."
 FEWER: Final = (
@@ -232,6 +235,28 @@ async def _distribution(session: "AwsSession", distribution_id: str) -> str:
     with suppress(NotFound):
         await edge.get_invalidation("DOCTORDOCTOR1")
     return f"{distribution_id} answers"
+
+
+async def examine_api(settings: Console) -> list[Check]:
+    """Ask the API as the console does: whether it is there, and by each key that it was given."""
+    checks = [await ask("api", partial(_may_operate, settings.api_url, None), LOOK_AT_API)]
+    for name, key in settings.proxy_keys.items():
+        may = partial(_may_operate, settings.api_url, key.get_secret_value())
+        checks.append(await ask(f"key: {name}", may, ANOTHER_KEY))
+    return checks
+
+
+async def _may_operate(url: str, key: str | None) -> str:
+    from imagefleet.client.api import open_client  # noqa: PLC0415 - in the console's container
+
+    async with open_client(url, key, agent="imagefleet-doctor", tries=1) as client:
+        try:
+            await client.ask("GET", OF_OPERATORS)
+        except FleetError as error:
+            if key is None and error.code == "unauthorized":
+                return f"{url} serves operators, and asks for a key"
+            raise Wrong(error.public_message) from error
+    return "may operate"
 
 
 def _skew_of(theirs: datetime) -> str:

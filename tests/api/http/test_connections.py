@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
@@ -18,9 +17,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from imagefleet import runtime
 from imagefleet.api.http import connections
 from imagefleet.api.http.bodies import Bodies
-from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS
+from imagefleet.api.http.connections import MOST_CONNECTIONS, MOST_KEYLESS, Server
 from imagefleet.api.http.limiting import MOST_STREAMS
-from imagefleet.api.http.server import Server, room
 from imagefleet.runtime import Drain
 from imagefleet.store.fleet.keys import ApiKey
 from tests.support.api import Running, app_of
@@ -684,28 +682,6 @@ async def test_where_no_connection_is_idle_one_goes_that_says_nothing(running: R
         assert len(open_ones) == 4
         for reader, _ in (listening, listening_too, newcomer, another):
             await reader.readuntil(b"data: ")
-
-
-@pytest.mark.parametrize(
-    ("soft", "hard", "raised", "most"),
-    [
-        (1024, 1_048_576, 4768, 4000),
-        (1024, 2048, 2048, 1280),
-        (512, 512, 512, 128),
-        (20_000, 20_000, None, 4000),
-        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 4000),
-        (1024, resource.RLIM_INFINITY, 4768, 4000),
-    ],
-)
-def test_connections_leave_files_for_the_rest(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, most: int
-) -> None:
-    given: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
-
-    assert room() == most
-    assert given == ([] if raised is None else [(raised, hard)])
 
 
 def test_every_stream_has_a_connection() -> None:

@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from pydantic import BaseModel
 
+from imagefleet.__main__ import PROCESSES
 from imagefleet.embedded.topology import DEAD_LETTER, described
 from imagefleet.jobs.images import originals_prefix, outputs_prefix, preview_key
 from imagefleet.jobs.model import Lane, new_job_id
+from imagefleet.settings import (
+    ApiSettings,
+    ConsoleSettings,
+    MaintenanceSettings,
+    WorkerSettings,
+    slices_of,
+)
 from tests.faults.plugin.calls import Call, beginning_of, parts_of
 from tests.support.golden import Golden
 from tests.support.rights import ARNS, BUCKETS, LANES, Right, Table, allows, asked
@@ -23,6 +32,13 @@ SPEAKS_TO_AWS: Final = ROOT / "services" / "imagefleet" / "aws"
 PAGE: Final = ROOT / "docs" / "aws-contract.md"
 HEADING: Final = "## What each process may do\n"
 TABLE: Final = Table.read()
+
+SETTINGS: Final[dict[str, type[BaseModel]]] = {
+    "api": ApiSettings,
+    "worker": WorkerSettings,
+    "maintenance": MaintenanceSettings,
+    "console": ConsoleSettings,
+}
 
 # Of the names that calls of ours have: these are no calls of AWS.
 NO_CALLS: Final = {"Open"}
@@ -211,6 +227,15 @@ def test_the_policies_that_terraform_makes(golden: Golden) -> None:
     told = {"arns": ARNS, "policies": policies}
 
     golden.holds("policies.json", json.dumps(told, indent=1).encode())
+
+
+def test_who_is_told_of_aws_has_rights_there_and_nobody_else() -> None:
+    """The console asks the API alone; the migrations' role allows nothing; KEDA is not ours."""
+    told = {process for process, settings in SETTINGS.items() if "aws" in slices_of(settings)}
+
+    assert set(SETTINGS) == set(PROCESSES)
+    assert {right.process for right in TABLE.rights} - {"keda"} == told
+    assert "The console speaks to the API alone, and has no role." in PAGE.read_text()
 
 
 def test_the_page_says_what_the_table_says(golden: Golden) -> None:

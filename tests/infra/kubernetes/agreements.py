@@ -16,6 +16,7 @@ from imagefleet.errors import Misconfigured
 from imagefleet.settings import (
     ApiSettings,
     Client,
+    ConsoleSettings,
     Database,
     MaintenanceSettings,
     Person,
@@ -34,11 +35,12 @@ SETTINGS: Final[dict[str, tuple[type[BaseModel], ...]]] = {
     "api": (ApiSettings,),
     "worker": (WorkerSettings,),
     "maintenance": (MaintenanceSettings,),
+    "console": (ConsoleSettings,),
     "cli": (Database, Roles, Person, Client),
 }
 # Of the SDK, and of the client that finds LocalStack.
 OF_OTHERS: Final = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "LOCALSTACK_HOST"}
-COMPONENTS: Final = ("api", "worker", "maintenance")
+COMPONENTS: Final = ("api", "worker", "maintenance", "console")
 
 
 @cache
@@ -142,9 +144,10 @@ def shared_settings_are_the_same(manifests: Manifests) -> Iterator[str]:
         except Misconfigured:
             continue  # it is said elsewhere
         shared = {name: getattr(settings, name, None) for name in ("pictures", "retry", "recipes")}
-        shared["aws"] = settings.aws
+        shared["aws"] = getattr(settings, "aws", None)
         own = getattr(settings, workload.process)
         shared["ORIGINALS_KEPT_DAYS"] = getattr(own, "originals_kept_days", None)
+        shared["PUBLIC_BASE_URL"] = getattr(own, "public_base_url", None)
         for name, value in shared.items():
             if value is None:
                 continue

@@ -7,12 +7,12 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 from imagefleet.api.http.bodies import MOST_HELD
-from imagefleet.api.http.connections import IDLE_WITHIN
 from imagefleet.api.http.turns import PLACES
 from imagefleet.api.producers.events import HEARTBEAT
 from imagefleet.api.producers.jobs import LONGEST_WAIT
 from imagefleet.aws.transfers import PART_BYTES
 from imagefleet.errors import Misconfigured
+from imagefleet.listening import IDLE_WITHIN
 from imagefleet.worker.handling import BESIDE_CHILDREN
 from tests.infra.kubernetes.agreements import settings_of, size, span
 from tests.infra.kubernetes.rendering import Document, Labels, Manifests, Workload, selects
@@ -23,6 +23,7 @@ IDLE_WORKER: Final = 91 * 10**6
 BUSY_API: Final = 137 * 10**6
 FRAME: Final = 2**16  # bytes of a form around a file
 METADATA: Final = ("169.254.169.254", "169.254.170.2", "169.254.1.1")
+WITHOUT_POSTGRES: Final = {"topology", "console"}
 POD_IDENTITY: Final = "169.254.170.23"
 OF_AWS: Final = "52.95.36.1"  # any address that is not ours
 ALB: Final = "alb.ingress.kubernetes.io/"
@@ -93,6 +94,8 @@ def connections(manifests: Manifests) -> int:
     total = 0
     for workload in manifests.fleet:
         pods = most.get(workload.name) or int(workload.document["spec"]["replicas"])
+        if workload.process == "console":
+            continue  # it has none
         pool = settings_of(manifests, workload).database.pool_of(workload.process)
         # Beside its pool an API has one for operators, a worker its beat, maintenance its rescuer.
         total += pods * (2 * pool if workload.process == "api" else pool + 1)
@@ -197,7 +200,7 @@ def nothing_else_is_reached(manifests: Manifests) -> Iterator[str]:
         if any(reaches(manifests, workload.labels, OF_AWS, port) for port in (80, 5432)):
             yield f"{workload.name}: reaches anybody in clear text, or as a database"
         at_database = _is_let_out(manifests, workload.labels, 5432)
-        if at_database == (workload.labels["app.kubernetes.io/component"] == "topology"):
+        if at_database == (workload.labels["app.kubernetes.io/component"] in WITHOUT_POSTGRES):
             yield f"{workload.name}: {'reaches' if at_database else 'does not reach'} Postgres"
         if not _is_let_out(manifests, workload.labels, 53):
             yield f"{workload.name}: finds no name"
@@ -217,10 +220,12 @@ def _is_let_out(manifests: Manifests, labels: Labels, port: int) -> bool:
 def processes_reach_what_they_need(manifests: Manifests) -> Iterator[str]:
     on_aws = not manifests.named("Deployment", "localstack")
     for workload in manifests.fleet:
+        if workload.process == "console":
+            continue
         for address, port in ((OF_AWS, 443), (POD_IDENTITY, 80)):
             if on_aws and not reaches(manifests, workload.labels, address, port):
                 yield f"{workload.name}: does not reach {address}:{port}"
-    for workload in manifests.running("cli"):
+    for workload in (*manifests.running("cli"), *manifests.running("console")):
         if reaches(manifests, workload.labels, POD_IDENTITY, 80):
             yield f"{workload.name}: could be somebody in AWS, and needs nothing there"
 
@@ -244,7 +249,9 @@ def doors_are_open_to_whom_they_should(manifests: Manifests) -> Iterator[str]:
                     yield f"{workload.name}: is open to every address"
                 ports = {int(each["port"]) for each in rule.get("ports", ())}
                 open_to.setdefault(workload.process, set()).update(ports)
-    wanted = {"api": {8080, 9090}, "worker": {9090}, "maintenance": {9090}}
+    wanted = {"api": {8080, 9090}, "worker": {9090}, "maintenance": {9090}, "console": {9090}}
+    if "imagefleet-console" in manifests.names("Ingress"):
+        wanted["console"].add(8081)
     for process, ports in wanted.items():
         if manifests.running(process) and open_to.get(process) != ports:
             yield f"{process}: is open at {sorted(open_to.get(process, ()))}, not {sorted(ports)}"

@@ -11,6 +11,7 @@ Change: TypeAlias = Callable[[Manifests], None]
 
 API: Final = ("Deployment", "imagefleet-api")
 FAST: Final = ("Deployment", "imagefleet-worker-fast")
+CONSOLE: Final = ("Deployment", "imagefleet-console")
 MAINTENANCE: Final = ("Deployment", "imagefleet-maintenance")
 SCALED: Final = ("ScaledObject", "imagefleet-worker-fast")
 QUARANTINE: Final = ("ScaledObject", "imagefleet-worker-quarantine")

@@ -218,7 +218,7 @@ BROKEN: Final[list[tuple[Check, Change, str]]] = [
     (
         wholeness.requests_lead_to_the_api,
         without(*INGRESS),
-        "requests are led to [], and not all of them to the API",
+        "requests are led to [], and not all of them to imagefleet-api",
     ),
     (
         wholeness.requests_lead_to_the_api,

@@ -16,6 +16,7 @@ from tests.support.wheels import ROOT
 
 MARGIN: Final = timedelta(seconds=5)  # to close, after everything else
 MAINTENANCE_ENDS: Final = timedelta(seconds=30)  # what the maintenance process counts on
+SERVING: Final = {"api", "console"}
 PATHS: Final = {
     "startupProbe": "/healthz",
     "livenessProbe": "/healthz",
@@ -36,8 +37,8 @@ def graces_are_longer_than_drains(manifests: Manifests) -> Iterator[str]:
             case "worker":
                 drain = settings.worker.shutdown_grace + settings.worker.receive_wait
                 drain += SETTLE_WITHIN
-            case "api":
-                drain = settings.api.shutdown_grace
+            case "api" | "console":
+                drain = getattr(settings, workload.process).shutdown_grace
             case _:
                 drain = max(MAINTENANCE_ENDS, ANSWERED_WITHIN)
         stop = workload.container.get("lifecycle", {}).get("preStop", {}).get("sleep", {})
@@ -45,7 +46,7 @@ def graces_are_longer_than_drains(manifests: Manifests) -> Iterator[str]:
         grace = workload.spec.get("terminationGracePeriodSeconds", 30)
         if grace < drain.total_seconds():
             yield f"{workload.name}: has {grace} s to end, and takes {drain.total_seconds():.0f}"
-        if workload.process == "api" and stop.get("seconds", 0) < 5:
+        if workload.process in SERVING and stop.get("seconds", 0) < 5:
             yield f"{workload.name}: closes its port while requests are still sent to it"
 
 
@@ -58,8 +59,9 @@ def probes_ask_what_is_answered(manifests: Manifests) -> Iterator[str]:
         ports = {port["name"]: port["containerPort"] for port in workload.container["ports"]}
         if ports.get("health") != settings.telemetry.health_port:
             yield f"{workload.name}: HEALTH_LISTEN_PORT is {settings.telemetry.health_port}"
-        if workload.process == "api" and ports.get("http") != settings.api.port:
-            yield f"{workload.name}: LISTEN_PORT is {settings.api.port}"
+        port = getattr(getattr(settings, workload.process), "port", None)
+        if ports.get("http") != port:
+            yield f"{workload.name}: LISTEN_PORT is {port}"
         for probe, path in PATHS.items():
             asked = workload.container.get(probe, {})
             if asked.get("httpGet") != {"path": path, "port": "health"}:
@@ -117,8 +119,12 @@ def disruptions_leave_somebody(manifests: Manifests) -> Iterator[str]:
             for each in manifests.of("PodDisruptionBudget")
             if selects(each["spec"]["selector"], workload.labels)
         ]
-        if len(budgets) != 1:
+        # Of one pod a budget says nothing, or keeps its node from ever being emptied.
+        if len(budgets) != (0 if workload.process == "console" else 1):
             yield f"{workload.name}: has {len(budgets)} disruption budgets"
+    for workload in manifests.running("console"):
+        if workload.document["spec"].get("replicas") != 1:
+            yield f"{workload.name}: is several, and each knows who is logged in to itself alone"
     for workload in manifests.running("maintenance"):
         if workload.document["spec"]["replicas"] != 2:
             yield f"{workload.name}: is not two"

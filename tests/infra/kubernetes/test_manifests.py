@@ -11,7 +11,7 @@ from imagefleet.settings import Aws
 from imagefleet.settings.variables import variables
 from imagefleet.telemetry.health import HealthServer
 from tests.infra.aws.parsed import put_out
-from tests.infra.kubernetes import agreements, breaking, breaking_more, faults
+from tests.infra.kubernetes import agreements, breaking, breaking_console, breaking_more, faults
 from tests.infra.kubernetes.agreements import Check
 from tests.infra.kubernetes.bounds import connections
 from tests.infra.kubernetes.breaking import Change
@@ -20,8 +20,11 @@ from tests.infra.kubernetes.rendering import MANIFESTS, STEPS, Manifests, render
 from tests.infra.kubernetes.sentences import sentences
 from tests.support.wheels import NoPrograms
 
-BROKEN = [*breaking.BROKEN, *breaking_more.BROKEN]
-BROKEN_LOCALLY = [*breaking.BROKEN_LOCALLY, *breaking_more.BROKEN_LOCALLY]
+ALL = {
+    "production": [*breaking.BROKEN, *breaking_more.BROKEN, *breaking_console.BROKEN],
+    "local": [*breaking.BROKEN_LOCALLY, *breaking_more.BROKEN_LOCALLY],
+    "chosen": breaking_console.BROKEN_CHOSEN,
+}
 
 pytestmark = pytest.mark.timeout(300)  # the first one fetches what renders
 
@@ -43,22 +46,15 @@ def test_everything_agrees(installation: str) -> None:
     assert faults.faults_of(_rendered(installation)) == []
 
 
-@pytest.mark.parametrize(("check", "change", "said"), BROKEN, ids=[each[2] for each in BROKEN])
-def test_what_does_not_agree_is_named(check: Check, change: Change, said: str) -> None:
-    manifests = a_copy_of("production")
-
-    change(manifests)
-
-    assert said in "\n".join(check(manifests))
-
-
 @pytest.mark.parametrize(
-    ("check", "change", "said"), BROKEN_LOCALLY, ids=[each[2] for each in BROKEN_LOCALLY]
+    ("installation", "check", "change", "said"),
+    [(installation, *each) for installation, broken in ALL.items() for each in broken],
+    ids=[each[2] for broken in ALL.values() for each in broken],
 )
-def test_what_does_not_agree_on_one_machine_is_named(
-    check: Check, change: Change, said: str
+def test_what_does_not_agree_is_named(
+    installation: str, check: Check, change: Change, said: str
 ) -> None:
-    manifests = a_copy_of("local")
+    manifests = a_copy_of(installation)
 
     change(manifests)
 
@@ -66,12 +62,12 @@ def test_what_does_not_agree_on_one_machine_is_named(
 
 
 def test_no_check_is_there_that_nothing_fails() -> None:
-    assert {check for check, _, _ in [*BROKEN, *BROKEN_LOCALLY]} == set(faults.CHECKS)
+    assert {check for broken in ALL.values() for check, _, _ in broken} == set(faults.CHECKS)
 
 
 def test_no_check_can_say_what_nothing_has_made_it_say() -> None:
     said: set[str] = set()
-    for installation, broken in (("production", BROKEN), ("local", BROKEN_LOCALLY)):
+    for installation, broken in ALL.items():
         for check, change, _ in broken:
             manifests = a_copy_of(installation)
             change(manifests)

@@ -16,7 +16,8 @@ OURS: Final = 65532  # the group that reads what is mounted
 AUTHORITY: Final = "/etc/imagefleet/database-ca"  # as infra/k8s/README.md says
 ZONES_AND_NODES: Final = {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
 # Of an installation, what runs, by component.
-RUNS: Final = {"api", "worker", "maintenance", "operator", "migrations"}
+RUNS: Final = {"api", "worker", "maintenance", "console", "operator", "migrations"}
+ASKING: Final = ("operator", "console")  # the API
 MOST_DISRUPTED: Final = 25  # per cent of many; of two it is one
 PROTOCOLS: Final = {("UDP", 53), ("TCP", 53)}
 
@@ -108,6 +109,8 @@ def _secrets_at(workload: Workload, folder: str) -> Iterator[str]:
 def everybody_is_spread(manifests: Manifests) -> Iterator[str]:
     pods = [workload.labels for workload in manifests.workloads]
     for workload in manifests.fleet:
+        if workload.process == "console":
+            continue  # one pod is where it is
         spreads = workload.spec.get("topologySpreadConstraints", ())
         if {each["topologyKey"] for each in spreads} != ZONES_AND_NODES:
             yield f"{workload.name}: may be in one zone, or on one node"
@@ -132,17 +135,18 @@ def disruptions_take_few(manifests: Manifests) -> Iterator[str]:
 def requests_lead_to_the_api(manifests: Manifests) -> Iterator[str]:
     if not manifests.running("api"):
         return
-    backends = [
-        (path["path"], path["pathType"], path["backend"]["service"]["name"])
-        for ingress in manifests.of("Ingress")
-        for rule in ingress["spec"].get("rules", ())
-        for path in rule["http"]["paths"]
-    ]
-    if backends != [("/", "Prefix", "imagefleet-api")]:
-        yield f"requests are led to {backends}, and not all of them to the API"
-    for workload in manifests.running("cli"):
+    for name in sorted({"imagefleet-api", *manifests.names("Ingress")}):
+        ingress = manifests.named("Ingress", name)
+        backends = [
+            (path["path"], path["pathType"], path["backend"]["service"]["name"])
+            for rule in ingress.get("spec", {}).get("rules", ())
+            for path in rule["http"]["paths"]
+        ]
+        if backends != [("/", "Prefix", name)]:
+            yield f"requests are led to {backends}, and not all of them to {name}"
+    for workload in manifests.ours:
         asked = workload.given.get("IMAGEFLEET_URL")
-        if component_of(workload) == "operator" and (
+        if component_of(workload) in ASKING and (
             asked is None or asked.removeprefix("http://") not in manifests.names("Service")
         ):
             yield f"{workload.name}: asks {asked}, which is no Service"
@@ -150,9 +154,9 @@ def requests_lead_to_the_api(manifests: Manifests) -> Iterator[str]:
 
 def proxies_are_believed(manifests: Manifests) -> Iterator[str]:
     """Who asked is what the balancer says; the balancer's networks are told twice."""
-    for workload in manifests.running("api"):
+    for workload in (*manifests.running("api"), *manifests.running("console")):
         try:
-            trusted = settings_of(manifests, workload).api.trusted_proxies
+            trusted = getattr(settings_of(manifests, workload), workload.process).trusted_proxies
         except Misconfigured:
             continue  # it is said elsewhere
         for address in _addresses_let_in(manifests, workload.labels):
@@ -217,28 +221,48 @@ def _doors(rules: Iterator[Document], side: str) -> set[tuple[str, int]]:
 
 
 def each_door_is_somebodys(manifests: Manifests) -> Iterator[str]:
-    """Of the API the proxy's, the operator's and the scrapes'; of others the scrapes' alone."""
-    proxy = _proxy(manifests)
+    """Of the API its proxy's, the scrapes' and of those who ask it; of others the scrapes' alone.
+
+    And of the console its proxy's, where it has one.
+    """
     for workload in manifests.fleet:
         found = _doors(_rules(manifests, workload.labels, "ingress"), "from")
         wanted = {("monitoring", 9090)}
+        wanted |= _proxy(manifests.named("Ingress", f"imagefleet-{workload.process}"), workload)
         if workload.process == "api":
-            wanted |= {("operator", 8080), *proxy}
+            wanted |= {(each, 8080) for each in ASKING}
         if found != wanted:
             yield f"{workload.name}: is open to {sorted(found ^ wanted)} or not, unlike others"
-    for workload in manifests.running("cli"):
+    for workload in manifests.ours:
         reached = _doors(_rules(manifests, workload.labels, "egress"), "to")
-        if (("api", 8080) in reached) != (component_of(workload) == "operator"):
+        if (("api", 8080) in reached) != (component_of(workload) in ASKING):
             yield f"{workload.name}: reaches the API, or should"
+        if workload.process == "console" and reached != {("api", 8080), ("kube-dns", 53)}:
+            yield f"{workload.name}: reaches {sorted(reached)}, and asks the API alone"
 
 
-def _proxy(manifests: Manifests) -> set[tuple[str, int]]:
-    for ingress in manifests.of("Ingress"):
-        if ingress["spec"].get("ingressClassName") != "alb":
-            return {("nginx-ingress", 8080)}
-        asked = ingress["metadata"]["annotations"].get(f"{ALB}healthcheck-port", "8080")
-        return {("addresses", 8080), ("addresses", int(asked))}
-    return set()
+def _proxy(ingress: Document, workload: Workload) -> set[tuple[str, int]]:
+    """Whom an Ingress lets in, if there is one."""
+    if not ingress:
+        return set()
+    port = next(each["containerPort"] for each in workload.container["ports"])
+    if ingress["spec"].get("ingressClassName") != "alb":
+        return {("nginx-ingress", port)}
+    asked = ingress["metadata"]["annotations"].get(f"{ALB}healthcheck-port", port)
+    return {("addresses", port), ("addresses", int(asked))}
+
+
+def the_console_is_where_it_says(manifests: Manifests) -> Iterator[str]:
+    """A form is taken from the origin that it is told; without one, by `kubectl port-forward`."""
+    ingress = manifests.named("Ingress", "imagefleet-console")
+    hosts = [rule["host"] for rule in ingress.get("spec", {}).get("rules", ())]
+    for workload in manifests.running("console"):
+        told = manifests.environment(workload).get("CONSOLE_ORIGIN")
+        if [told] * bool(told) != [f"https://{host}" for host in hosts]:
+            yield f"{workload.name}: takes forms from {told}, and is at {hosts}"
+    scheme = ingress.get("metadata", {}).get("annotations", {}).get(f"{ALB}scheme", "internal")
+    if scheme != "internal":
+        yield f"imagefleet-console: is {scheme}"
 
 
 def names_are_asked_of_the_cluster(manifests: Manifests) -> Iterator[str]:
@@ -269,5 +293,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     proxies_are_believed,
     monitors_find_their_port,
     each_door_is_somebodys,
+    the_console_is_where_it_says,
     names_are_asked_of_the_cluster,
 )

@@ -1,7 +1,7 @@
 """What every request passes, whoever asks: the protocol, who it is, how much he may, the body.
 
-In the order of a request: `server` and its `connections`, `requests` (what is around a route, and
-what it works with), `auth` with its `lookups`, `limiting`, the body in its `turns`. A refusal
+In the order of a request: the address and its `connections`, `requests` (what is around a route,
+and what it works with), `auth` with its `lookups`, `limiting`, the body in its `turns`. A refusal
 becomes a problem in `errors`; `documents` are what the API says of itself to machines.
 
 No route lives here, and no statement but those that find keys. The promise is that nobody costs the

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
+from starlette.types import ASGIApp
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -27,13 +28,13 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from imagefleet.api.http.errors import REFUSED_AFTER, refused
+from imagefleet.listening import IDLE_WITHIN, Listener, room
 
 MOST_CONNECTIONS: Final = 4000  # twice the streams
 MOST_KEYLESS: Final = 1000
 
 LARGEST_HEAD: Final = 65_536  # bytes; `requests` refuses less than this, but politely
 HEAD_WITHIN: Final = timedelta(seconds=10)
-IDLE_WITHIN: Final = timedelta(seconds=75)  # so that a load balancer (60 s) is the first to close
 SEND_WITHIN: Final = timedelta(seconds=60)  # a client that takes nothing for so long has gone
 LINGER: Final = timedelta(seconds=5)  # for a refused body to stop, so that its answer arrives
 AT_ONCE: Final = 65_536  # bytes read from one connection, before it is asked whether to go on
@@ -423,3 +424,13 @@ def protocol(open_ones: Connections) -> Callable[..., asyncio.BufferedProtocol]:
     bounded = type("Protocol", (BoundedProtocol,), {"open_ones": open_ones})
     buffer = bytearray(AT_ONCE)
     return lambda **given: _Reading(bounded(**given), buffer)
+
+
+class Server(Listener):
+    """The address that the API listens on, and who is connected to it."""
+
+    def __init__(self, host: str, port: int, app: ASGIApp, *, grace: timedelta) -> None:
+        """Listen at once, for as many as there are files."""
+        self.connections = Connections(room(MOST_CONNECTIONS))
+        most, bounded = self.connections.most, protocol(self.connections)
+        super().__init__(host, port, app, grace=grace, most=most, protocol=bounded)

@@ -1,13 +1,14 @@
-"""Serving HTTP: uvicorn, with the connections that it does not bound and without its signals.
+"""Listening for HTTP: uvicorn on a socket of ours, without its signals, until the drain.
 
-The process's signals belong to `runtime`.
+The process's signals belong to `runtime`; what is served, to whom and how much of it at once, to
+the process.
 """
 
 import asyncio
 import math
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -16,12 +17,13 @@ import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
-from imagefleet.api.http.connections import IDLE_WITHIN, MOST_CONNECTIONS, Connections, protocol
 from imagefleet.errors import Misconfigured
 from imagefleet.runtime import Drain
 
 ACCEPTED_AT_ONCE: Final = 512  # before any of them is counted; what waits in the kernel, too
+IDLE_WITHIN: Final = timedelta(seconds=75)  # so that a load balancer (60 s) is the first to close
 RESERVED: Final = 256  # files: pools, S3, uploads under way, the program itself
+LARGEST_HEAD: Final = 32_768  # bytes of a request's line and headers, where uvicorn bounds them
 
 log = structlog.get_logger()
 
@@ -34,11 +36,24 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-class Server:
+class Listener:
     """One listening address; `port` says which, where any would do."""
 
-    def __init__(self, host: str, port: int, app: ASGIApp, *, grace: timedelta) -> None:
-        """Listen at once, so that nobody is refused while the rest of the process opens."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        app: ASGIApp,
+        *,
+        grace: timedelta,
+        most: int,
+        protocol: Callable[..., asyncio.BaseProtocol] | None = None,
+        at_the_end: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Listen at once, so that nobody is refused while the rest of the process opens.
+
+        A protocol bounds its connections itself; without one uvicorn answers 503 beyond `most`.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server(
@@ -52,11 +67,14 @@ class Server:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host = host
         self.port: int = self._socket.getsockname()[1]
-        self.connections = Connections(room())
+        self._most = most
+        self._at_the_end = at_the_end
         self._server = _Quiet(
             uvicorn.Config(
                 app,
-                http=protocol(self.connections),  # type: ignore[arg-type] # only called
+                http=protocol or "h11",  # type: ignore[arg-type] # only called
+                h11_max_incomplete_event_size=LARGEST_HEAD,
+                limit_concurrency=None if protocol else most,
                 backlog=ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="off",
@@ -77,27 +95,27 @@ class Server:
 
     async def run(self, drain: Drain) -> None:
         """Serve until the drain; then take nothing new, and finish what runs within the grace."""
-        most = self.connections.most
-        log.info("http.listening", host=self.host, port=self.port, connections=most)
+        log.info("http.listening", host=self.host, port=self.port, connections=self._most)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._socket]))
             waiting = group.create_task(drain.wait())
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
             self._server.should_exit = True
+            self._at_the_end()
             await serving
             waiting.cancel()
 
 
-def room() -> int:
+def room(wanted: int) -> int:
     """How many connections this process has files for; it takes all it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_CONNECTIONS + ACCEPTED_AT_ONCE + RESERVED
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    files = wanted + ACCEPTED_AT_ONCE + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < files:
+        raised = files if hard == resource.RLIM_INFINITY else min(files, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return MOST_CONNECTIONS
-    most = max(soft // 4, soft - ACCEPTED_AT_ONCE - RESERVED)
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    most = min(wanted, max(soft // 4, soft - ACCEPTED_AT_ONCE - RESERVED))
     log.warning("http.few_files", files=soft, connections=most)
     return most
