@@ -109,6 +109,7 @@ golden: $(READY) ## Write anew what is seen from outside, where a change of it i
 
 console-test: $(READY) ## The console: sessions, guards, and each page in Chromium, some two minutes (ARGS="-k strangers"; --write-golden keeps its pictures)
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/console $(ARGS)
+	@$(BIN)/pytest -q -n 0 -s --show-capture=no tests/console/test_drills.py | grep 'clicks until'
 
 # The folders whose tests need neither Postgres nor an emulator.
 FAST := $(wildcard tests/test_*.py $(addprefix tests/,project jobs imaging errors settings telemetry))

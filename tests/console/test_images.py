@@ -8,11 +8,12 @@ import pytest
 
 from imagefleet.aws.objects import Headers, Objects
 from imagefleet.jobs.images import preview_key
-from imagefleet.jobs.lifecycle import Completed
+from imagefleet.jobs.lifecycle import Completed, Failed
 from imagefleet.store.database import Connection
 from tests.console.conftest import Opened
 from tests.support.api import published, uploaded
 from tests.support.factories import hold_job, settle_job
+from tests.support.http import claimed
 
 WHY: Final = "an order of the tests"
 A_WEBP: Final = b"RIFF\x1a\x00\x00\x00WEBPVP8L"
@@ -130,6 +131,19 @@ async def test_an_original_that_cannot_be_decoded_says_so_in_the_place_of_its_pi
         answer = await visitor.get(place, params={"job": str(job_id)})
 
     assert "The image cannot be decoded." in answer.text
+
+
+async def test_a_fault_of_an_image_has_room_for_a_look_at_its_original(
+    console: Opened, acme: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    accepted = await uploaded(acme)
+    job = await claimed(worker, accepted["jobId"])
+    await settle_job(worker, job, Failed(code="corrupt", message="Broken.", detail="broken"))
+    fault = await superuser.fetchval("SELECT fingerprint FROM dead_letters")
+    async with console.logged_in() as visitor:
+        page = (await visitor.get(f"/faults/{fault}")).text
+
+    assert f'hx-get="/images/{accepted["imageId"]}/original?source=1"' in page
 
 
 async def test_who_only_looks_orders_no_picture(console: Opened, image: UUID) -> None:

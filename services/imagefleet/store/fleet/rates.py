@@ -94,7 +94,9 @@ def _fine_enough(age: timedelta, span: timedelta) -> Step:
     return Step.DAY
 
 
-# By time and by kind in one go; who is not asked for in a set is the least there is.
+# Each step by itself: most rollups are minutes of yesterday, so of a stretch of time the planner
+# believes that a year of days is most of the table. By time and by kind in one go; who is not asked
+# for in a set is the least there is.
 _KEYS: Final = """
        coalesce(chosen.at, '-infinity') AS at, coalesce(chosen.type, '') AS type,
        coalesce(chosen.lane, '') AS lane"""
@@ -102,8 +104,8 @@ _KEYS: Final = """
 READ_RATES: Final = f"""
 WITH chosen AS MATERIALIZED (
     SELECT rollups.* FROM rollups
-     WHERE rollups.step = $1 AND rollups.at >= $2 AND rollups.at < $3
-       AND ($4::text IS NULL OR rollups.type = $4) AND ($5::text IS NULL OR rollups.lane = $5)
+     WHERE rollups.step = $1 AND rollups.at = ANY ($2::timestamptz[])
+       AND ($3::text IS NULL OR rollups.type = $3) AND ($4::text IS NULL OR rollups.lane = $4)
 ),
 counted AS (
     SELECT {_KEYS}, max(chosen.longest_wait) AS longest_wait,
@@ -149,7 +151,7 @@ async def read_rates(
 ) -> RatesView:
     """How fast the fleet was: in all, by kind, and step by step without a gap."""
     steps = await find_steps(connection, asked)
-    rows = await connection.fetch(READ_RATES, steps.step, steps.since, steps.until, job_type, lane)
+    rows = await connection.fetch(READ_RATES, steps.step, steps.starts, job_type, lane)
     of_kinds = [row for row in rows if row["type"]]
     of_times = {row["at"].replace(tzinfo=UTC): row for row in rows if not row["type"]}
     whole, length = steps.counted(steps.since, steps.until), LENGTHS[steps.step]
@@ -169,10 +171,10 @@ READ_COSTS: Final = f"""
 SELECT coalesce(bills.at, images.at) AS at, coalesce(images.published, 0)::bigint AS images,
        {", ".join(f"coalesce(bills.{billed}, 0) AS {billed}" for billed in _BILLED)}
   FROM (SELECT costs.* FROM rollup_costs AS costs
-         WHERE costs.step = $1 AND costs.at >= $2 AND costs.at < $3) AS bills
+         WHERE costs.step = $1 AND costs.at = ANY ($2::timestamptz[])) AS bills
   FULL JOIN (SELECT rollups.at, sum(rollups.published) AS published
                FROM rollups
-              WHERE rollups.step = $1 AND rollups.at >= $2 AND rollups.at < $3
+              WHERE rollups.step = $1 AND rollups.at = ANY ($2::timestamptz[])
               GROUP BY rollups.at) AS images ON images.at = bills.at
 """  # noqa: S608 - composed at import of the names of columns
 
@@ -180,7 +182,7 @@ SELECT coalesce(bills.at, images.at) AS at, coalesce(images.published, 0)::bigin
 async def read_costs(connection: Connection, asked: When) -> CostsView:
     """What was published and what was billed meanwhile: in all, and step by step."""
     steps = await find_steps(connection, asked)
-    rows = await connection.fetch(READ_COSTS, steps.step, steps.since, steps.until)
+    rows = await connection.fetch(READ_COSTS, steps.step, steps.starts)
     of_times = {row["at"]: dict(row) for row in rows}
     figures = ("images", *_BILLED)
     nothing = dict.fromkeys(figures, 0)
