@@ -11,6 +11,7 @@ from imagefleet.console.concerns import Seen, concerns
 from imagefleet.console.showing import Context, Trouble
 from imagefleet.console.visits import Visit, VisitHere
 from imagefleet.jobs.shapes.edge import EdgeStatus
+from imagefleet.jobs.shapes.explaining import LaneExplanationView
 from imagefleet.jobs.shapes.fleet import Breakers, LedgerView, Pauses, QueueStats, Workers
 from imagefleet.jobs.shapes.letters import LetterGroups
 from imagefleet.jobs.shapes.rates import LENGTHS, MINUTE, CostsView, RatesView, Span, Spread
@@ -53,8 +54,13 @@ async def _seen(visit: Visit) -> Seen:
             visit.glance(Workers, "/v1/operator/workers"),
         ),
     )
+    waits = [lane.lane for lane in queues.lanes if lane.waiting]
+    explained = await asyncio.gather(
+        *(visit.glance(LaneExplanationView, f"/v1/operator/lanes/{lane}/explain") for lane in waits)
+    )
     return Seen(
         queues=queues,
+        lanes=dict(zip(waits, explained, strict=True)),
         breakers=breakers,
         pauses=pauses,
         faults=faults,
