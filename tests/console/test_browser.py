@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from imagefleet.console.pages import faults
 from imagefleet.store.database import Connection
 from tests.console.browsing import SHOWN_WITHIN, visiting
 from tests.console.conftest import Opened
@@ -201,6 +202,29 @@ async def test_a_fault_is_tried_out_then_replayed_and_watched(
         ("replay", "they were sent again"),
         ("acknowledge", "their file is broken"),
     }
+
+
+async def test_more_letters_than_a_request_has_room_for_are_replayed_by_a_job_that_is_watched(
+    console: Opened,
+    browser: Browser,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(faults, "MOST_AT_ONCE", 2)
+    world = await a_world(worker, superuser)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + await fault_of(superuser, world.corrupt[0]))
+        await page.click("[data-opens=replay]")
+        await page.fill("#replay [name=reason]", "they were sent again")
+        await page.click("#replay [value=rest]")
+        await expect(page.locator(".notice")).to_contain_text(
+            "2 replayed. A job replays the others"
+        )
+        await expect(page.locator(".notice")).to_contain_text("4 of them")
+        await expect(page.locator("#live_watched")).to_contain_text("How far the replay is")
+        await page.click("text=the job that replays")
+        await expect(page.locator("h1")).to_contain_text("replay_jobs")
 
 
 async def test_a_job_is_hurried_stopped_and_told_why_it_waits(

@@ -26,7 +26,7 @@ async def test_a_tenant_is_shown_with_what_it_has_and_what_failed(
 
     assert "/tenants/acme" in everybody
     assert "/tenants/rival" in everybody
-    assert "2 open jobs" in one
+    assert "3 open jobs" in one
     assert CORRUPT in one
     assert str(world.waiting) in one
     assert nobody.status_code == 404

@@ -18,6 +18,23 @@ PAUSE: Final = (
     "INSERT INTO pauses (scope, name, tenant_id, reason, paused_by) VALUES ($1, $2, $3, $4, $5)"
 )
 
+# An hour in which it went now faster, now slower, and sometimes wrong.
+RATES: Final = """
+INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published, waits,
+                     durations, longest_wait, longest_duration)
+SELECT 'minute', date_trunc('minute', counted_until, 'UTC') - n * interval '1 minute',
+       'process_image', 'fast', 80 + n % 13, 75 + n % 17, n % 19 / 16, n % 7 / 5, 70,
+       array_fill(0, ARRAY[10 + n % 9]) || '{40,20,1}',
+       array_fill(0, ARRAY[30 + n % 5]) || '{30,9}',
+       interval '3 s', interval '9 s'
+  FROM rollup_progress, generate_series(1, 59) AS n
+"""
+COSTS: Final = """
+INSERT INTO rollup_costs (step, at, sqs_requests, s3_writes, invalidation_paths)
+SELECT 'minute', date_trunc('minute', counted_until, 'UTC') - n * interval '1 minute', 160, 760, 1
+  FROM rollup_progress, generate_series(1, 59) AS n
+"""
+
 # Ends an attribute and an element, runs in both, and is a template; where a name may be written.
 MARKUP: Final = (
     "'\"></p></td><img src=x onerror=window.owned=1><script>window.owned=2</script>"
@@ -81,6 +98,8 @@ async def a_world(worker: Connection, superuser: Connection) -> World:
         image=await an_image(superuser, tenant_id=ACME, reference="order-7"),
     )
     await open_breaker(worker)
+    await superuser.execute(RATES)
+    await superuser.execute(COSTS)
     await superuser.execute(PAUSE, "type", "webhook", "", "their endpoint moves", "dana")
     return world
 

@@ -192,7 +192,7 @@ def replay_all(
     until: Until = None,
     everything: All = False,
     dry_run: DryRun = False,
-    rate: Annotated[int, typer.Option(metavar="R", min=1, max=1000, help="A second.")] = 20,
+    rate: Rate = 20,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -204,10 +204,11 @@ def replay_all(
     For example:
 
         imagefleet dlq replay-all --reason "S3 is back" --code unavailable --dry-run
-        imagefleet dlq replay-all --reason "S3 is back" --code unavailable --rate 100 --yes
+        imagefleet dlq replay-all --reason "S3 is back" --all --rate 100 --yes
     """
     chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
-    body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": rate}
+    so_many = int(rate) if float(rate).is_integer() else rate  # the API asks for a whole number
+    body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": so_many}
     path = f"{LETTERS}:replay-all"
     answer = ask("POST", path, document=body | {"dryRun": True})
     letters = f"{answer['letters']}{' or more' if answer['lettersIsAtLeast'] else ''}"

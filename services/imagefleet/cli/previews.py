@@ -1,14 +1,23 @@
 """`imagefleet images preview`: a small picture of an original, as operators may look at it."""
 
 from io import BytesIO
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from imagefleet.cli.naming import EVERY_IMAGE, ImageNamed, whole
 from imagefleet.cli.output import ExitCode, complain, finish, print_bytes, takes_bytes
-from imagefleet.cli.verbs import STDIN, WITHIN, ReasonIfAny, Within, below, call, ends_in, looks
+from imagefleet.cli.verbs import (
+    STDIN,
+    WITHIN,
+    Into,
+    ReasonIfAny,
+    Within,
+    below,
+    call,
+    ends_in,
+    looks,
+)
 from imagefleet.client.api import ApiClient, Document
 from imagefleet.errors import Misconfigured, NotFound, RequestRejected, Unavailable
 
@@ -18,9 +27,7 @@ _TERMINAL: Final = "this is no picture for a terminal: send it to a file or a pi
 
 def preview(
     image_id: ImageNamed,
-    into: Annotated[
-        Path, typer.Option("--into", metavar="FILE", help="Where to; - is the standard output.")
-    ],
+    into: Into,
     source_seq: Annotated[
         int | None,
         typer.Option("--original", metavar="N", help="Which of its originals; the last if not."),

@@ -39,6 +39,7 @@ from imagefleet.cli.verbs import (
     Cursor,
     EveryTenant,
     Full,
+    IntoIfAny,
     Json,
     Limit,
     OfReference,
@@ -187,13 +188,7 @@ _TERMINAL: Final = "this is no picture for a terminal: send it to a file or a pi
 
 def download(
     image_id: ImageId,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Where to; - is the standard output. If not given, a folder named by the id.",
-        ),
-    ] = None,
+    into: IntoIfAny = None,
     names: Annotated[
         list[str] | None, typer.Option("--variant", help="Only this one. Repeat for more.")
     ] = None,
@@ -204,7 +199,8 @@ def download(
 ) -> None:
     """Download the variants of an image, each into a file of its name.
 
-    A file that is there already is replaced; none is ever there in part.
+    If no folder is given, it is one that is named by the id. A file that is there already is
+    replaced; none is ever there in part.
 
     For example:
 

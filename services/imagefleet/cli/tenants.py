@@ -185,7 +185,7 @@ def cancel(
 
         imagefleet tenants cancel shop --dry-run --reason "a runaway import"
         imagefleet tenants cancel shop --type process_image --reason runaway --yes
-        imagefleet tenants cancel shop --code unavailable --since 2h --reason runaway --yes
+        imagefleet tenants cancel shop --since 2h --reason runaway --yes
     """
     body = filled(
         jobType=job_type, lane=lane, status=status, code=code, correlationId=correlation_id,

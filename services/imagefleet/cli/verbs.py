@@ -68,6 +68,9 @@ Recipe = Annotated[
 _RATE = typer.Option("--rate", metavar="R", min=0.01, help="So many a second.")
 Rate = Annotated[float, _RATE]
 RateIfAny = Annotated[float | None, _RATE]
+_INTO = typer.Option("--into", metavar="PATH", help="Where to; - is the standard output.")
+Into = Annotated[Path, _INTO]
+IntoIfAny = Annotated[Path | None, _INTO]
 RefuseNew = Annotated[bool, typer.Option("--refuse-new", help="Refuse new ones as well.")]
 
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is done.")]

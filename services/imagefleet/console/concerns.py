@@ -4,15 +4,16 @@ It is looked for in the order in which it hurts: work that is missing, work that
 that nobody takes, work that failed, and what is merely late.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from imagefleet.console.showing import Trouble
 from imagefleet.console.wording import amount, span
-from imagefleet.jobs.model import PauseScope
+from imagefleet.jobs.model import Lane, PauseScope
 from imagefleet.jobs.shapes.edge import EdgeStatus
+from imagefleet.jobs.shapes.explaining import LaneExplanationView
 from imagefleet.jobs.shapes.fleet import (
     Breakers,
     BreakerView,
@@ -48,6 +49,8 @@ class Seen:
     """How the fleet is; of what was not answered, why."""
 
     queues: QueueStats
+    lanes: Mapping[Lane, LaneExplanationView | Trouble]
+    """Why what waits in them does not run."""
     breakers: Breakers | Trouble
     pauses: Pauses | Trouble
     faults: LetterGroups | Trouble

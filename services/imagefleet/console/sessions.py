@@ -42,9 +42,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Jobs that were replayed, whose outcomes are counted on a page."""
+    """A replay that is counted on a page: by the new jobs, or by the job that replays letters."""
 
-    job_ids: tuple[str, ...]
+    job_ids: tuple[str, ...] = ()
+    walk: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -118,11 +118,12 @@ def size(count: float | None) -> str:
 
 
 def amount(number: float | None) -> str:
-    """A number with its thousands apart."""
+    """A number with its thousands apart; a part only of what is small."""
     if number is None:
         return "—"
-    whole = isinstance(number, int) or number.is_integer()
-    return f"{int(number):,}".replace(",", "\u202f") if whole else f"{number:,.2f}"
+    whole = isinstance(number, int) or number.is_integer() or number >= MANY
+    told = f"{round(number):,}" if whole else f"{number:.1f}"
+    return told.replace(",", "\u202f")
 
 
 def short(value: object) -> Markup:

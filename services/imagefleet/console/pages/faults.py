@@ -16,20 +16,20 @@ from imagefleet.console.sessions import Watched
 from imagefleet.console.showing import Context
 from imagefleet.console.visits import Visit, VisitHere
 from imagefleet.console.wording import amount
-from imagefleet.jobs.shapes.jobs import Attempts, OutcomesView
+from imagefleet.jobs.shapes.jobs import Attempts, OutcomesView, WholeJob
 from imagefleet.jobs.shapes.letters import (
     Acknowledged,
     LetterGroups,
     LetterPage,
     LetterView,
     ReplayAnswer,
+    ReplayOrdered,
 )
 
 SHOWN: Final = "50"
 LETTERS_SHOWN: Final = "50"
 CANARY: Final = 5
 MOST_AT_ONCE: Final = 100  # letters of one request
-MOST_AT_ALL: Final = 1000  # of one click; and as many are watched
 STEPS: Final = 24  # of the line that says when they died
 
 Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")]
@@ -81,7 +81,6 @@ async def show_fault(
             "died": _when(letters.letters),
             "watched": await _watched(visit, fingerprint),
             "canary": CANARY,
-            "most_at_all": MOST_AT_ALL,
         }
 
     return await visit.show("fault.html", look)
@@ -115,20 +114,28 @@ async def rehearse(visit: VisitHere, fingerprint: Fingerprint) -> Response:
 
 @router.post("/faults/{fingerprint}/replay")
 async def replay(visit: VisitHere, fingerprint: Fingerprint) -> Response:
-    """Run some of them again as new jobs, the oldest first."""
-    left = CANARY if visit.form.one("how") == "canary" else MOST_AT_ALL
-    told: Counter[str] = Counter()
-    made: list[str] = []
-    while left > 0:
-        answer = await _replay(visit, fingerprint, min(left, MOST_AT_ONCE), dry_run=False)
-        told.update(letter.outcome.value for letter in answer.replays)
-        made += [str(letter.replayed_as) for letter in answer.replays if letter.replayed_as]
-        left -= MOST_AT_ONCE
-        if len(answer.replays) < MOST_AT_ONCE:
-            break
-    visit.session.watch(fingerprint, Watched(tuple(made[:MOST_AT_ALL])))
-    said = ", ".join(f"{amount(count)} {name.replace('_', ' ')}" for name, count in told.items())
-    return visit.done(f"Of these letters: {said or 'none was open any more'}.")
+    """Run the oldest few again as new jobs, or all: what a request has no room for, by a job."""
+    canary = visit.form.one("how") == "canary"
+    limit = CANARY if canary else MOST_AT_ONCE
+    answer = await _replay(visit, fingerprint, limit, dry_run=False)
+    told = Counter(letter.outcome.value for letter in answer.replays)
+    made = [str(letter.replayed_as) for letter in answer.replays if letter.replayed_as]
+    watched = Watched(job_ids=tuple(made))
+    said = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in told.items())
+    said = f"Of these letters: {said or 'none was open any more'}."
+    if not canary and len(answer.replays) == limit:
+        others = await _others(visit, fingerprint)
+        watched = Watched(walk=str(others.job_id))
+        least = "or more " if others.letters_is_at_least else ""
+        said += f" A job replays the others, {amount(others.letters)} {least}of them."
+    visit.session.watch(fingerprint, watched)
+    return visit.done(said)
+
+
+async def _others(visit: Visit, fingerprint: str) -> ReplayOrdered:
+    asked = {"filter": {"fingerprint": fingerprint}, "reason": visit.form.one("reason")}
+    path = "/v1/operator/dead-letters:replay-all"
+    return await visit.order(ReplayOrdered, "POST", path, document=asked)
 
 
 async def _replay(visit: Visit, fingerprint: str, limit: int, *, dry_run: bool) -> ReplayAnswer:
@@ -147,9 +154,13 @@ async def _example(visit: Visit, letter_id: str) -> LetterView | None:
 
 
 async def _watched(visit: Visit, fingerprint: str) -> Context | None:
-    """How those fare that this session replayed."""
+    """How those fare that this session replayed, or how far the job is that does."""
     watched = visit.session.watched.get(fingerprint)
-    if watched is None or not watched.job_ids:
+    if watched is None:
+        return None
+    if watched.walk is not None:
+        return {"walk": await visit.glance(WholeJob, f"/v1/operator/jobs/{watched.walk}")}
+    if not watched.job_ids:
         return None
     asked = {"jobIds": list(watched.job_ids)}
     outcomes = await visit.order(OutcomesView, "POST", "/v1/operator/jobs:outcomes", document=asked)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter
@@ -18,13 +18,9 @@ from imagefleet.jobs.shapes.jobs import (
     Attempts,
     AttemptView,
     OrderedJob,
-    OverseenJobPage,
     RetryNow,
     WholeJob,
 )
-from imagefleet.jobs.shapes.letters import LetterView
-
-NEIGHBOURS: Final = "20"
 
 router = APIRouter()
 
@@ -56,8 +52,6 @@ async def show_job(visit: VisitHere, job_id: UUID) -> Response:
             "attempts": attempts,
             "explained": explained,
             "steps": [*_steps(job, attempts)],
-            "neighbours": await _neighbours(visit, job),
-            "letter": await _letter(visit, job),
         }
 
     return await visit.show("job.html", look)
@@ -91,21 +85,6 @@ async def _end(visit: Visit, job_id: UUID, how: str, sentence: str) -> Response:
         OrderedJob, "POST", path, document={"reason": visit.form.one("reason")}
     )
     return visit.done("It was over already." if ordered.job_id == job_id else sentence)
-
-
-async def _neighbours(visit: Visit, job: WholeJob) -> OverseenJobPage | Trouble | None:
-    if job.target is None:
-        return None
-    asked = {"target": job.target, "tenant": job.tenant, "limit": NEIGHBOURS}
-    return await visit.glance(OverseenJobPage, "/v1/operator/jobs", asked)
-
-
-async def _letter(visit: Visit, job: WholeJob) -> LetterView | None:
-    """What it left, if it failed; a job that was stopped leaves nothing."""
-    if job.status is not JobState.FAILED:
-        return None
-    letter = await visit.glance(LetterView, f"/v1/operator/dead-letters/{job.job_id}")
-    return None if isinstance(letter, Trouble) else letter
 
 
 def _steps(job: WholeJob, attempts: Attempts | Trouble) -> Iterator[Moment]:

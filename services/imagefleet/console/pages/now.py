@@ -1,17 +1,20 @@
-"""Now: one sentence that says what is wrong first, and what stands behind it."""
+"""Now: one sentence that says what is wrong first, what stands behind it, and how fast it goes."""
 
 import asyncio
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Literal
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from imagefleet.console.concerns import Seen, concerns
-from imagefleet.console.showing import Context
+from imagefleet.console.showing import Context, Trouble
 from imagefleet.console.visits import Visit, VisitHere
 from imagefleet.jobs.shapes.edge import EdgeStatus
+from imagefleet.jobs.shapes.explaining import LaneExplanationView
 from imagefleet.jobs.shapes.fleet import Breakers, LedgerView, Pauses, QueueStats, Workers
 from imagefleet.jobs.shapes.letters import LetterGroups
+from imagefleet.jobs.shapes.rates import LENGTHS, MINUTE, CostsView, RatesView, Span, Spread
 
 FAULTS_SHOWN: Final = 8
 
@@ -19,12 +22,19 @@ router = APIRouter()
 
 
 @router.get("/")
-async def show_now(visit: VisitHere) -> Response:
+async def show_now(visit: VisitHere, span: Span = Span.HOUR) -> Response:
     """How the fleet is."""
 
     async def look() -> Context:
-        seen = await _seen(visit)
-        return {"seen": seen, "concerns": concerns(seen)}
+        asked = {"span": span.value}
+        seen, rates, costs = await asyncio.gather(
+            _seen(visit),
+            visit.glance(RatesView, "/v1/operator/rates", asked),
+            visit.glance(CostsView, "/v1/operator/costs", asked),
+        )
+        charts = {} if isinstance(rates, Trouble) else _charts(rates)
+        told = {"seen": seen, "concerns": concerns(seen), "rates": rates, "costs": costs}
+        return {**told, "charts": charts, "span": span.value}
 
     return await visit.show("now.html", look)
 
@@ -44,8 +54,13 @@ async def _seen(visit: Visit) -> Seen:
             visit.glance(Workers, "/v1/operator/workers"),
         ),
     )
+    waits = [lane.lane for lane in queues.lanes if lane.waiting]
+    explained = await asyncio.gather(
+        *(visit.glance(LaneExplanationView, f"/v1/operator/lanes/{lane}/explain") for lane in waits)
+    )
     return Seen(
         queues=queues,
+        lanes=dict(zip(waits, explained, strict=True)),
         breakers=breakers,
         pauses=pauses,
         faults=faults,
@@ -53,3 +68,36 @@ async def _seen(visit: Visit) -> Seen:
         edge=edge,
         workers=workers,
     )
+
+
+def _charts(rates: RatesView) -> Context:
+    """What is drawn: up to where it is counted, and nothing where nothing was."""
+    points = [point for point in rates.points if point.at < rates.counted_until]
+    moments = [point.at.timestamp() for point in points]
+    minutes = LENGTHS[rates.step] / MINUTE
+
+    def line(
+        label: str, kind: str, values: Iterable[float | None], *, dash: bool = False
+    ) -> object:
+        return {"label": label, "kind": kind, "values": [*values], "dash": dash}
+
+    jobs = [
+        line("over", "run", (point.jobs_a_minute for point in points)),
+        line("failed", "bad", (point.failed / minutes for point in points)),
+        line("tried again", "warn", (point.retried / minutes for point in points), dash=True),
+    ]
+    times = [
+        line("waits, p99", "warn", (_seconds(point.wait, "p99") for point in points), dash=True),
+        line("takes, p50", "ok", (_seconds(point.duration, "p50") for point in points)),
+        line("takes, p99", "run", (_seconds(point.duration, "p99") for point in points)),
+    ]
+    return {
+        "jobs": {"x": moments, "series": jobs},
+        "times": {"x": moments, "unit": " s", "series": times},
+    }
+
+
+def _seconds(spread: Spread | None, which: Literal["p50", "p99"]) -> float | None:
+    if spread is None:
+        return None
+    return (spread.p50 if which == "p50" else spread.p99).total_seconds()

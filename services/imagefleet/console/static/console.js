@@ -38,6 +38,14 @@
 
   const drawn = new WeakMap();
 
+  function moments(values) {
+    const days = values.length > 1 && values.at(-1) - values[0] > 2 * 86400;
+    return values.map((value) => {
+      const at = new Date(value * 1000);
+      return days ? `${at.getMonth() + 1}-${two(at.getDate())}` : `${two(at.getHours())}:${two(at.getMinutes())}`;
+    });
+  }
+
   function draw(place) {
     const told = JSON.parse(place.dataset.chart);
     const data = [told.x, ...told.series.map((each) => each.values)];
@@ -54,7 +62,7 @@
       legend: { live: false, show: told.series.length > 1 },
       cursor: { y: false },
       scales: { y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] } },
-      axes: [{ ...axis, size: 26 }, { ...axis, values: (_plot, values) => values.map((v) => `${v}${told.unit ?? ""}`) }],
+      axes: [{ ...axis, size: 26, space: 64, values: (_plot, values) => moments(values) }, { ...axis, values: (_plot, values) => values.map((v) => `${v}${told.unit ?? ""}`) }],
       series: [{}, ...told.series.map((each) => ({
         label: each.label, stroke: colour(`--${each.kind}`), width: 1.5, points: { show: false },
         dash: each.dash ? [4, 3] : undefined,
