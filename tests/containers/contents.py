@@ -17,7 +17,7 @@ OF_OTHERS: Final = ("DATABASE_URL: not set", "AWS_REGION: not set")
 TOLD: Final = "/usr/share/doc/imagefleet"
 DIST: Final = Path(__file__).parents[2] / "dist"
 # MB beyond the base image. On one of 177 MB the images had 277, 292, 270 and 280 before they told
-# what is in them: a tenth more is what they may have, as the console, which came later with 245.
+# what is in them: a tenth more is what they may have, as the console, which came later with 246.
 LARGEST: Final = {"api": 127, "worker": 144, "maintenance": 120, "console": 75, "cli": 131}
 INSTALLED: Final = """
 import importlib.metadata, json
