@@ -89,13 +89,13 @@ STEPS: Final = MappingProxyType(
             "jobs",
             PROCESSING,
             lambda worker, job: settle_job(worker, job, CORRUPT),
-            {"state", "locked_by", "finished_at"},
+            {"state", "locked_by", "finished_at", "failure_code"},
         ),
         "retry": (
             "jobs",
             PROCESSING,
             lambda worker, job: settle_job(worker, job, UNAVAILABLE),
-            {"state", "locked_by", "run_at"},
+            {"state", "locked_by", "run_at", "failure_code"},
         ),
         "release": (
             "jobs",

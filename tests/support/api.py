@@ -144,6 +144,7 @@ class Route:
             tenant="acme",
             variant="thumb",
             name="retry.*.max_attempts",
+            lane="fast",
             ext="webp",
         )
         return await client.request(
@@ -202,6 +203,25 @@ OPERATOR_ROUTES = [
         json={"ids": [NOBODY], "note": "why"},
     ),
     Route("POST", "/v1/operator/dead-letters:replay", "operate", json=BECAUSE | {"ids": [NOBODY]}),
+    Route(
+        "POST",
+        "/v1/operator/dead-letters:replay-all",
+        "operate",
+        json=BECAUSE | {"filter": {}, "dryRun": True},
+    ),
+    Route("GET", "/v1/operator/images", "operate"),
+    Route("GET", "/v1/operator/images/{image}", "operate"),
+    Route("POST", "/v1/operator/images/{image}/preview", "operate"),
+    Route("GET", "/v1/operator/images/{image}/preview", "operate"),
+    Route("POST", "/v1/operator/images/{image}/reprocess", "operate", json=BECAUSE),
+    Route(
+        "PATCH",
+        "/v1/operator/images/{image}",
+        "operate",
+        json=BECAUSE | {"focalPoint": {"x": 0.5, "y": 0.5}},
+    ),
+    Route("DELETE", "/v1/operator/images/{image}?reason=why", "operate"),
+    Route("GET", "/v1/operator/lanes/{lane}/explain", "operate"),
     Route("GET", "/v1/operator/pauses", "operate"),
     Route("PUT", "/v1/operator/pauses", "operate", json=BECAUSE | {"scope": "all"}),
     Route("DELETE", "/v1/operator/pauses?scope=all", "operate"),

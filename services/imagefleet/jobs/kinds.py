@@ -447,7 +447,6 @@ BUILT_IN: Final = Kinds(
         JobKind(
             name="preview_original",
             payload=PreviewOriginal,
-            retry=RetryPolicy(max_attempts=2),  # somebody waits for it, and may ask again
             timeout=timedelta(minutes=2),
             services=("s3",),
         ),

@@ -82,7 +82,8 @@ async def test_an_operator_may_all_of_it(running: Running, thing: tuple[object, 
     async with running.client("operator") as operating:
         for route in OPERATOR_ROUTES:
             answer = await route.ask(operating, *thing)
-            if "{letter}" in route.path or "/edge/invalidations" in route.path:
+            not_made = route.method == "GET" and route.path.endswith("/preview")
+            if "{letter}" in route.path or "/edge/invalidations" in route.path or not_made:
                 is_problem(answer, 404, "not_found")  # there is none
             else:
                 assert answer.is_success, (route.path, answer.text)

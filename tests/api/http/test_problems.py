@@ -44,7 +44,9 @@ async def test_what_is_known_is_told_of_a_model_of_parameters_too(running: Runni
         answer = await operator.get("/v1/operator/dead-letters?all=true&kind=noop")
 
     (fault,) = answer.json()["errors"]
-    known = "diedAfter, tenant, jobType, reason, fingerprint, idPrefix, all, limit, cursor"
+    known = (
+        "diedAfter, diedBefore, tenant, jobType, reason, fingerprint, idPrefix, all, limit, cursor"
+    )
     assert fault["detail"] == f"is not known; known are: {known}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -26,6 +26,9 @@ from tests.support.rows import audit_rows, newest_audit
 OPERATOR = "/v1/operator"
 LATER = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0).isoformat()
 BUG = Failed(code="internal_error", message="Something went wrong.", detail="KeyError")
+
+
+PENDING: Final = {"status": "pending"}  # an image as it is before anything was made of it
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,40 @@ async def _invalidate(scene: Scene) -> Ordered:
     )
 
 
+async def _replay_all(scene: Scene) -> Ordered:
+    await scene.letter()
+    return Ordered(
+        path=f"{OPERATOR}/dead-letters:replay-all",
+        json={"filter": {"reason": "internal_error", "tenant": "acme"}, "reason": "why"},
+        name="tenant=acme reason=internal_error",
+        tenant="acme",
+        before={"letters": 1},
+        after={"payload": None, "replayed_by": None},  # some
+    )
+
+
+def _of_image(
+    path: str,
+    json: object = None,
+    after: str = "job_id",
+    before: Mapping[str, object] | None = None,
+) -> Callable[[Scene], Awaitable[Ordered]]:
+    """An order on behalf of the tenant of an image, of which nothing is made yet."""
+
+    async def order(scene: Scene) -> Ordered:
+        image = await scene.image()
+        return Ordered(
+            path=f"{OPERATOR}/images/{image}{path}",
+            json=json,
+            name=image,
+            tenant="acme",
+            before=before,
+            after={after: None},
+        )
+
+    return order
+
+
 async def _limit(_scene: Scene) -> Ordered:
     return Ordered(
         path=f"{OPERATOR}/tenants/acme/limits",
@@ -234,6 +271,21 @@ CHANGES: Mapping[tuple[str, str], Told] = {
         "acknowledge", "dead_letter", _acknowledge
     ),
     ("POST", "/v1/operator/dead-letters:replay"): Told("replay", "dead_letter", _replay),
+    ("POST", "/v1/operator/dead-letters:replay-all"): Told("replay", "dead_letter", _replay_all),
+    ("POST", "/v1/operator/images/{image_id}/preview"): Told(
+        "preview", "image", _of_image("/preview?reason=why")
+    ),
+    ("POST", "/v1/operator/images/{image_id}/reprocess"): Told(
+        "reprocess", "image", _of_image("/reprocess", {"reason": "why"}, before=PENDING)
+    ),
+    ("PATCH", "/v1/operator/images/{image_id}"): Told(
+        "move_focal",
+        "image",
+        _of_image("", {"reason": "why", "focalPoint": {"x": 0.25, "y": 0.5}}, before=PENDING),
+    ),
+    ("DELETE", "/v1/operator/images/{image_id}"): Told(
+        "delete", "image", _of_image("?reason=why", before=PENDING)
+    ),
     ("PUT", "/v1/operator/settings/{name}"): Told("set", "setting", _set),
     ("DELETE", "/v1/operator/settings/{name}"): Told("reset", "setting", _set_back),
     ("POST", "/v1/operator/edge/invalidations"): Told("invalidate", "image", _invalidate),

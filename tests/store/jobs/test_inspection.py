@@ -66,7 +66,7 @@ async def test_an_operator_sees_every_column_of_any_tenants_job(
     shown = await get_operator_job(operator, theirs.job_id)
 
     renamed = {"id": "job_id", "tenant_id": "tenant", "type": "job_type", "state": "status"}
-    told = {"links", "ring_due_at", "announced_at", "rung"}
+    told = {"links", "ring_due_at", "announced_at", "rung", "letter_id", "replayed_as", "children"}
     told |= {renamed.get(row[0], row[0]) for row in columns}
     assert told == set(type(shown).model_fields)
     assert OTHER == shown.tenant
