@@ -23,12 +23,13 @@ from imagefleet.jobs.shapes.fleet import (
     PauseView,
     QueueStats,
     Workers,
+    WorkerView,
 )
 from imagefleet.jobs.shapes.letters import LetterGroups
 
 LATE_AFTER: Final = timedelta(minutes=2)  # of the first that waits in a lane
 KINDS: Final = ("bad", "warn", "run", "ok")  # in the order in which they are told
-SILENT_AFTER: Final = timedelta(seconds=15)  # three beats
+SILENT_AFTER: Final = timedelta(seconds=15)  # seven beats; it may be condemned after thirty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +212,14 @@ def _why_late(lane: LaneView) -> str:
     return f"{lane.busy} of {lane.slots} slots work"
 
 
+def is_silent(worker: WorkerView) -> bool:
+    """Whether it missed beats, and nobody has condemned it yet."""
+    return worker.dead_at is None and worker.silent_for > SILENT_AFTER
+
+
 def _silent(seen: Seen) -> Iterator[Concern]:
     workers = seen.workers.workers if isinstance(seen.workers, Workers) else []
-    silent = [each for each in workers if each.dead_at is None and each.silent_for > SILENT_AFTER]
+    silent = [worker for worker in workers if is_silent(worker)]
     if silent:
         held = sum(len(worker.held) for worker in silent)
         one = f"A worker on {silent[0].host} is silent"

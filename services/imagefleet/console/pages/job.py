@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from fastapi import APIRouter
@@ -22,6 +22,8 @@ from imagefleet.jobs.shapes.jobs import (
     WholeJob,
 )
 
+Kind: TypeAlias = Literal["ok", "warn", "bad", "run", ""]
+
 router = APIRouter()
 
 
@@ -29,7 +31,7 @@ router = APIRouter()
 class Moment:
     """A moment of a job's life."""
 
-    kind: Literal["ok", "warn", "bad", "run", ""]
+    kind: Kind
     at: datetime | None
     what: str
     attempt: AttemptView | None = None
@@ -112,6 +114,11 @@ def _steps(job: WholeJob, attempts: Attempts | Trouble) -> Iterator[Moment]:
             yield Moment(kind="", at=job.ring_due_at or job.run_at, what="Waits for its turn")
 
 
-def _kind(attempt: AttemptView) -> Any:  # noqa: ANN401 - one of those that a step has
-    kinds = {"completed": "ok", "failed": "bad", "exhausted": "bad", "released": ""}
+def _kind(attempt: AttemptView) -> Kind:
+    kinds: dict[str, Kind] = {
+        "completed": "ok",
+        "failed": "bad",
+        "exhausted": "bad",
+        "released": "",
+    }
     return kinds.get(attempt.outcome, "warn")

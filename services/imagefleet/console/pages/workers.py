@@ -1,17 +1,14 @@
 """Workers: who is really there, what each has in its hands, and who is gone since when."""
 
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
 
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from imagefleet.console.concerns import is_silent
 from imagefleet.console.showing import Context
 from imagefleet.console.visits import VisitHere
 from imagefleet.jobs.shapes.fleet import Workers, WorkerView
-
-SILENT_AFTER: Final = timedelta(seconds=15)  # seven beats; it may be condemned after thirty
 
 router = APIRouter()
 
@@ -38,11 +35,6 @@ class Condition:
         if worker.held:
             return cls("run", "working")
         return cls("ok", "idle")
-
-
-def is_silent(worker: WorkerView) -> bool:
-    """Whether it missed beats, and nobody has condemned it yet."""
-    return worker.dead_at is None and worker.silent_for > SILENT_AFTER
 
 
 @router.get("/workers")
