@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import PIL
 from PIL import AvifImagePlugin, Image, ImageChops, ImageFile, ImageStat, features
-from PIL.PngImagePlugin import putchunk
 
 from imagefleet.imaging.codecs import open_image
 from imagefleet.imaging.graphics import FEW_COLOURS, Origin, simplest
-from imagefleet.imaging.headers.png import SIGNATURE
+from imagefleet.imaging.headers.png import Coded
 from imagefleet.imaging.recipes import OUTPUTS, Encoding, Lossless, Recipe, VariantSpec
+from imagefleet.imaging.sources import own_file
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Raise it when the pipeline itself starts to make other pixels from the same recipe.
-_PIPELINE_VERSION = 5
+_PIPELINE_VERSION = 6
 
 EncoderOptions = Mapping[str, int | str | bool]
 
@@ -148,11 +148,16 @@ def encode(picture: Image.Image, variant: VariantSpec, origin: Origin) -> Encode
     few = drawn and (origin.is_icon or picture.getcolors(FEW_COLOURS) is not None)
     tried = {way: made(way) for way in (exact if few and exact else (*lossy, *exact))}
     best = min(tried, key=lambda way: len(tried[way]))
+    its_own = (best.format, picture.size) == (origin.format, origin.size)
+    outgrown = its_own and len(tried[best]) > origin.size_bytes
+    if outgrown and best.format in [way.format for way in exact]:
+        own = own_file(origin, picture)
+        if own is not None and len(own) <= (variant.most_bytes or origin.size_bytes):
+            return replace(tried[best], content=own)
     if variant.most_bytes is not None and len(tried[best]) > variant.most_bytes:
         lower = min(lossy, key=lambda way: len(tried[way]) if way in tried else 0, default=None)
         return _within(variant.most_bytes, tried[best], lower, made)
-    its_own = (best.format, picture.size) == (origin.format, origin.size)
-    if not (drawn and its_own and len(tried[best]) > origin.size_bytes):
+    if not (drawn and outgrown):
         return tried[best]
     if best.quality:
         fitting = _fitting(made, best, -(-best.quality // 2), origin.size_bytes)
@@ -268,14 +273,7 @@ def _unfiltered(picture: Image.Image, credit: bytes) -> bytes:
     raw, stride = picture.tobytes(), picture.width * len(picture.getbands())
     rows = b"".join(b"\0" + raw[at : at + stride] for at in range(0, len(raw), stride))
     header = struct.pack(">IIBBBBB", *picture.size, 8, _PNG_COLOURS[picture.mode], 0, 0, 0)
-    pixels = zlib.compress(rows, 9)
-    out = io.BytesIO(SIGNATURE)
-    out.seek(0, io.SEEK_END)
-    stated = credit.removeprefix(b"Exif\0\0")
-    for name, content in ((b"IHDR", header), (b"eXIf", stated), (b"IDAT", pixels), (b"IEND", b"")):
-        if content or name == b"IEND":
-            putchunk(out, name, content)
-    return out.getvalue()
+    return Coded(header, zlib.compress(rows, 9)).file(credit)
 
 
 def flatten(

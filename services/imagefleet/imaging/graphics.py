@@ -39,6 +39,7 @@ class Origin(NamedTuple):
     drawn: bool = False
     credit: bytes = b""
     """EXIF that says whose it is, for every variant."""
+    data: bytes = b""
 
     @property
     def is_icon(self) -> bool:
@@ -82,17 +83,27 @@ def _neighbours(picture: Image.Image) -> tuple[Image.Image, Image.Image]:
     return left, picture.crop((shifted, 0, shifted + right, picture.height))
 
 
+def hidden(picture: Image.Image) -> Image.Image:
+    """A mask of what is fully transparent in a picture with alpha."""
+    return picture.getchannel("A").point(lambda level: 0 if level else 255)
+
+
+def without_hidden(picture: Image.Image) -> Image.Image:
+    """The picture without colours under full transparency; itself where it has no alpha."""
+    if not picture.mode.endswith("A"):
+        return picture
+    shown = picture.copy()
+    shown.paste((0,) * len(picture.getbands()), mask=hidden(picture))
+    return shown
+
+
 def simplest(picture: Image.Image) -> list[Image.Image]:
     """What may be stored in place of it, as everybody sees the same: one of them is the smallest.
 
     Colours under full transparency are gone, bands that are alike are one, and few colours have
     a palette.
     """
-    mode = picture.mode
-    if mode.endswith("A"):
-        hidden = picture.getchannel("A").point(lambda level: 0 if level else 255)
-        picture = picture.copy()
-        picture.paste((0,) * len(picture.getbands()), mask=hidden)
+    mode, picture = picture.mode, without_hidden(picture)
     if mode.startswith("RGB"):
         red, green, blue, *_ = picture.split()
         if not any(ImageChops.difference(red, each).getbbox() for each in (green, blue)):

@@ -65,7 +65,8 @@ class Work:
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.facts.format, self.size, len(self.data), self.drawn, self.credit)
+        told = self.facts.format, self.size, len(self.data), self.drawn, self.credit
+        return Origin(*told, self.data)
 
     def with_caveats(self, *caveats: Caveat) -> "Work":
         fresh = [caveat for caveat in dict.fromkeys(caveats) if caveat not in self.caveats]
