@@ -11,7 +11,7 @@ from typing import Final
 from PIL import Image, ImageChops, ImageStat
 
 from imagefleet.errors import FleetError, InputRejected
-from imagefleet.imaging.graphics import is_drawn
+from imagefleet.imaging.graphics import carried, is_drawn
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Fit, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
@@ -74,10 +74,17 @@ class Verdict:
     source_bytes: int = 0
     anew_bytes: int | None = None
     """Of the same format at the same size, where it is drawn."""
+    changed: bool = False
+    """Whether that has other pixels than the source: in sRGB, or without what nobody sees."""
+
+    @property
+    def larger(self) -> bool:
+        return (self.anew_bytes or 0) > self.source_bytes
 
     @property
     def outgrown(self) -> bool:
-        return (self.anew_bytes or 0) > self.source_bytes
+        """Larger, though it is the same picture."""
+        return self.larger and not self.changed
 
     @property
     def made(self) -> bool:
@@ -100,7 +107,7 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
         return replace(verdict, said=refused.code, detail=refused.detail or "")
     except FleetError as error:
         return replace(verdict, said=type(error).__name__, detail=str(error))
-    verdict = replace(verdict, anew_bytes=await anew(found, renderer, scratch))
+    verdict = await anew(verdict, renderer, scratch)
     with files:
         made = {(each.facts.name, each.facts.format): each for each in files.variants}
         decoded, encoded = (made[each.name, each.format] for each in (DECODED, ENCODED))
@@ -116,16 +123,19 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
             )
 
 
-async def anew(found: Found, renderer: Renderer, scratch: Path) -> int | None:
-    """How large it comes out in its own format and size; None where it is not drawn."""
-    recipe = ANEW.get(found.format)
+async def anew(verdict: Verdict, renderer: Renderer, scratch: Path) -> Verdict:
+    """What is drawn is made once more, in its own format and size."""
+    found, recipe = verdict.found, ANEW.get(verdict.found.format)
     if recipe is None or not await asyncio.to_thread(drawn, found):
-        return None
-    with await renderer.render(
+        return verdict
+    files = await renderer.render(
         found.path, recipe, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
         memory_bytes=QUARANTINE_MEMORY_BYTES,
-    ) as files:  # fmt: skip
-        return files.variants[0].facts.bytes
+    )  # fmt: skip
+    with files:
+        (made,) = files.variants
+        changed = made.facts.bytes > verdict.source_bytes and differ(found.path, made.path)
+        return replace(verdict, anew_bytes=made.facts.bytes, changed=changed)
 
 
 def drawn(found: Found) -> bool:
@@ -135,6 +145,21 @@ def drawn(found: Found) -> bool:
             return False
         picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
     return is_drawn(picture, found.format)
+
+
+def differ(source: Path, made: Path) -> bool:
+    """Whether a file has other pixels than its source, or that hides a picture from all who look.
+
+    One colour hides nothing, nor do those that are seen beside it.
+    """
+    with Image.open(source) as file, Image.open(made) as other:
+        whole, copy = file.convert("RGBA"), other.convert("RGBA")
+    below = whole.convert("RGB")
+    below.paste(0, mask=whole.getchannel("A").point(lambda level: 255 if level else 0))
+    if len(below.getcolors(3) or range(4)) > 2 and whole.tobytes() != carried(whole).tobytes():
+        return True
+    pair = (each.convert("RGBa") for each in (whole, copy))
+    return ImageChops.difference(*pair).getbbox(alpha_only=False) is not None
 
 
 def difference(ours: Image.Image, shown: Image.Image) -> float:
@@ -176,7 +201,8 @@ def row(form: str, verdicts: Sequence[Verdict]) -> list[str]:
 
 def _outgrown(verdicts: Sequence[Verdict]) -> str:
     anew = [each for each in verdicts if each.anew_bytes is not None]
-    return f"{sum(each.outgrown for each in anew)} of {len(anew)}" if anew else ""
+    same = [each for each in anew if not (each.larger and each.changed)]
+    return f"{sum(each.outgrown for each in same)} of {len(same)}" if anew else ""
 
 
 def _percent(share: float | None) -> str:
@@ -221,8 +247,9 @@ def findings(verdicts: Sequence[Verdict], most: int) -> Iterator[str]:
         of_cause = [each for each in shown if (each.found.format.name, each.said) == cause]
         yield from (f"    {each.found} {each.detail}" for each in of_cause[:most])
     for each in verdicts:
-        if each.outgrown:
-            yield f"larger anew: {each.anew_bytes} of {each.source_bytes} bytes: {each.found}"
+        if each.larger:
+            how = "anew, and changed" if each.changed else "anew"
+            yield f"larger {how}: {each.anew_bytes} of {each.source_bytes} bytes: {each.found}"
     unlike = [each for each in verdicts if each.difference is not None]
     unlike = [each for each in unlike if not each.same_size or (each.difference or 0) >= ALIKE]
     unlike.sort(key=lambda each: (each.found.format, -(each.difference or 0)))

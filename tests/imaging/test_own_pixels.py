@@ -11,7 +11,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from imagefleet.imaging import sources
-from imagefleet.imaging.graphics import Origin
+from imagefleet.imaging.graphics import Origin, carried
 from imagefleet.imaging.headers import png, webp
 from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.recipes import Fit, Lossless, Metadata, Recipe, VariantSpec, Watermark
@@ -274,6 +274,20 @@ def test_a_picture_that_nobody_sees_is_never_passed_on() -> None:
     for picture, kept in ((seen, True), (erased, False), (blank, True)):
         assert (passed_on(saved(picture, "PNG")) is not None) is kept
         assert (passed_on(slowly_made(picture, exact=True)) is not None) is kept
+
+
+def test_colours_that_optimisers_leave_behind_what_is_seen_hide_nothing() -> None:
+    """Below what nobody sees they go on with the last that somebody does."""
+    seen = page().crop((0, 0, 300, 200)).convert("RGBA")
+    for at in range(0, 200, 20):
+        seen.paste((255, 255, 255, 0), (50, at, 59 + at, at + 9))
+    optimised = carried(seen)
+    assert len({pixel[:3] for _, pixel in optimised.getcolors(999) or () if not pixel[3]}) > 2
+
+    assert passed_on(saved(optimised, "PNG")) is not None
+    red, green, blue, _ = optimised.getpixel((60, 45))  # type: ignore[misc]
+    optimised.putpixel((60, 45), (red, green, blue ^ 1, 0))
+    assert passed_on(saved(optimised, "PNG")) is None
 
 
 def test_two_colours_that_nobody_sees_may_draw_something() -> None:

@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
-from imagefleet.imaging.graphics import Origin, is_drawn
+from imagefleet.imaging.graphics import Origin, carried, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import (
     ended,
@@ -252,6 +252,16 @@ def drop_idle_alpha(work: Work) -> Work:
     return replace(work, picture=work.picture.convert(mode.removesuffix("A")))
 
 
+def leave_nothing_hidden(work: Work) -> Work:
+    """What was rubbed out by opacity alone is there yet, and lossy formats would publish it.
+
+    Scaling has left nothing of it.
+    """
+    if not work.picture.mode.endswith("A") or work.picture.size != work.size:
+        return work
+    return replace(work, picture=carried(work.picture))
+
+
 STEPS: tuple[Step, ...] = (
     judge_again,
     read_orientation,
@@ -266,6 +276,7 @@ STEPS: tuple[Step, ...] = (
     orient,
     convert_to_srgb,
     drop_idle_alpha,
+    leave_nothing_hidden,
 )
 
 
