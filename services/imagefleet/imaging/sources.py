@@ -101,6 +101,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 
 _MOST_PASSED_ON: Final = 1 << 23  # pixels; they are held several times
+_MOST_SPARE: Final = 3  # bytes behind the end of a WebP; encoders write one sometimes
 
 
 def own_file(origin: Origin, picture: Image.Image) -> bytes | None:
@@ -125,14 +126,19 @@ def _own_png(origin: Origin) -> bytes | None:
 
 
 def _own_webp(origin: Origin) -> bytes | None:
-    """Only where the decoder needs the last byte: behind its end could be anything."""
+    """Up to the last byte that its decoder needs: behind it could be anything."""
     pixels = webp.coded(origin.data)
     if pixels is None or origin.credit:  # which would need a third chunk
         return None
-    with suppress(InputRejected), reading(_MOST_PASSED_ON):
-        open_image(webp.file_of(pixels[:-1])).load()
-        return None
-    return webp.file_of(pixels)
+    for _ in range(_MOST_SPARE):
+        shorter = webp.file_of(pixels[:-1])
+        try:
+            with reading(_MOST_PASSED_ON):
+                open_image(shorter).load()
+        except InputRejected:
+            return webp.file_of(pixels)
+        pixels = pixels[:-1]
+    return None
 
 
 def _shows(content: bytes, form: ImageFormat, picture: Image.Image) -> bool:

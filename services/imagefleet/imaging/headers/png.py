@@ -173,7 +173,7 @@ def _is_filled(pixels: bytes, wanted: int) -> bool:
             wanted, rest = wanted - len(piece), inflated.unconsumed_tail
     except zlib.error:
         return False
-    return inflated.eof and not wanted and not inflated.unused_data
+    return not wanted and not inflated.unused_data
 
 
 def check_rows(data: bytes) -> None:
