@@ -240,7 +240,7 @@ def save(
     much = picture.width * picture.height > _MOST_HELD
     if image_format is ImageFormat.PNG:
         pictures = simplest(picture)
-        if drawn and not much and pictures[-1].mode.endswith("A"):
+        if not much and pictures[-1].mode.endswith("A"):
             pictures.append(carried(pictures[-1]))
         files = [_saved(each, image_format, told) for each in pictures]
         if drawn and not much and pictures[-1].mode in _PNG_COLOURS:

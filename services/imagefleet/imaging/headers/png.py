@@ -4,7 +4,6 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import NamedTuple, Self
 
 from imagefleet.imaging.headers.facts import (
@@ -115,7 +114,7 @@ class Coded(NamedTuple):
         None: some have a colour that is not there, or what nobody sees has two.
         """
         colours = [self.palette[at : at + 3] for at in range(0, len(self.palette), 3)]
-        pairs = [*zip_longest(colours, self.transparent, fillvalue=255)][: len(colours)]
+        pairs = [*zip(colours, self.transparent.ljust(len(colours), b"\xff"), strict=False)]
         last = max(number for number, pixels in enumerate(used) if pixels)
         unseen = [pixels for (_, opacity), pixels in zip(pairs, used, strict=False) if not opacity]
         if last >= len(colours) or sum(map(bool, unseen)) > 1:
@@ -151,7 +150,8 @@ def coded(data: bytes) -> Coded | None:
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
     if colour == _INDEXED:
         palette = there.get(b"PLTE", b"")
-        return Coded(header, pixels, palette, there.get(b"tRNS", b"")) if palette else None
+        whole = palette and len(palette) % 3 == 0
+        return Coded(header, pixels, palette, there.get(b"tRNS", b"")) if whole else None
     transparent = there.get(b"tRNS", b"")
     if not transparent or colour not in _KEYED:
         return Coded(header, pixels)
