@@ -387,6 +387,29 @@ def test_a_webp_that_lost_something_or_moves_is_never_passed_on() -> None:
     assert webp.coded(moving.getvalue()) is None
 
 
+def test_a_webp_with_what_nobody_knows_before_its_pixels_has_none_to_pass_on() -> None:
+    plain = slowly_made(page().crop((0, 0, 300, 200)), xmp=CANARY)
+    chunk = b"JUNK" + (4).to_bytes(4, "little") + CANARY[:4]
+    assert (plain[12:16], plain[30:34]) == (b"VP8X", b"VP8L")
+    more = plain[8:30] + chunk + plain[30:]
+
+    assert webp.coded(plain) is not None
+    assert webp.coded(b"RIFF" + len(more).to_bytes(4, "little") + more) is None
+
+
+def test_a_webp_that_has_to_say_whose_it_is_is_encoded_by_us() -> None:
+    said = exif_with(1)
+    said[ExifTags.Base.Copyright] = "mine"
+    source = slowly_made(page(), exif=said)
+    spec = VariantSpec("only", *page().size, WEBP, 80)
+
+    encoded = made(source, Recipe("credited", (spec,), metadata=Metadata.COPYRIGHT))
+
+    assert dict(opened(encoded).getexif()) == {ExifTags.Base.Copyright: "mine"}
+    assert passed_on(source) is not None
+    assert passed_on(source, b"Exif\0\0MM") is None
+
+
 @pytest.mark.parametrize("ends", [12, 16, 20, 29, 40])
 def test_a_webp_that_ends_early_has_no_pixels_to_pass_on(ends: int) -> None:
     source = slowly_made(page().crop((0, 0, 300, 200)), xmp=CANARY)[:ends]
