@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from aiobotocore.httpchecksum import StreamingChecksumBody
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.endpoint_provider import RuleSet
 from botocore.loaders import Loader
+from botocore.useragent import UserAgentString
 
 from imagefleet.aws.objects import Headers, Objects, Stored
-from imagefleet.aws.session import UNNAMED, AwsSession
+from imagefleet.aws.session import AGENT, UNNAMED, AwsSession
 from imagefleet.aws.transfers import PART_BYTES
 from imagefleet.embedded.bootstrap import InPlace
 from imagefleet.errors import InputRejected, NotFound, Unavailable
@@ -263,6 +265,45 @@ async def test_a_body_is_hashed_once_and_that_hash_is_signed(
     for request in puts:
         assert "UNSIGNED-PAYLOAD" == request.headers["X-Amz-Content-SHA256"]
         assert "x-amz-checksum-sha256" in request.headers["Authorization"]
+
+
+async def test_what_is_fetched_is_hashed_once(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By us: what the SDK would compare it with was measured by us as well."""
+    key, asked = a_name("hashed"), list[AWSRequest]()
+    await objects.put(key, b"pixels", WEBP)
+    add_auth = S3SigV4Auth.add_auth
+
+    def seen(auth: S3SigV4Auth, request: AWSRequest) -> None:
+        asked.append(request)
+        add_auth(auth, request)
+
+    monkeypatch.setattr(S3SigV4Auth, "add_auth", seen)
+    monkeypatch.setattr(StreamingChecksumBody, "_validate_checksum", lambda _: pytest.fail("again"))
+    stored = await objects.fetch_to_file(key, tmp_path / "file", max_bytes=9)
+
+    assert stored.sha256 == sha256(b"pixels")
+    assert ["x-amz-checksum-mode" in request.headers for request in asked] == [False]
+
+
+async def test_who_asks_is_not_put_into_words_for_every_request(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, asked = a_name("agent"), list[AWSRequest]()
+    monkeypatch.setattr(
+        UserAgentString, "_build_config_metadata", lambda _: pytest.fail("once more")
+    )
+    add_auth = S3SigV4Auth.add_auth
+
+    def seen(auth: S3SigV4Auth, request: AWSRequest) -> None:
+        asked.append(request)
+        add_auth(auth, request)
+
+    monkeypatch.setattr(S3SigV4Auth, "add_auth", seen)
+    await objects.put(key, b"pixels", WEBP)
+
+    assert [request.headers["User-Agent"].split()[0] for request in asked] == [AGENT]
 
 
 async def test_of_many_puts_at_once_one_wins(objects: Objects) -> None:

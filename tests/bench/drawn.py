@@ -18,6 +18,7 @@ import asyncio
 import hashlib
 import io
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -83,7 +84,7 @@ SHARPS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 NO_MORE_BYTES: Final = "no more bytes"
 THE_SMALLER: Final = ("WebP", "WebP, lossless")
 GROUPED: Final = ("kind", "format", "rule", "scaled")
-ICON: Final = 32  # pixels of a side, at most
+ICON: Final = 32 * 32  # pixels, at most
 WHOLE_COLOURS: Final = 0  # as Pillow calls 4:4:4
 Row = Mapping[str, str | float]
 
@@ -190,7 +191,7 @@ def compared(pictures: Sequence[Path], kind: str) -> Iterator[Row]:
             fitting = ours(path, within(lossy, Size(*whole.size)))
             made += [(each, fitting[each], NO_MORE_BYTES) for each in lossy]
         for (name, width), content, budget in made:
-            rule, rivals = ruled(name, content, drawn=drawn, icon=max(whole.size) <= ICON)
+            rule, rivals = ruled(name, content, drawn=drawn, icon=math.prod(whole.size) <= ICON)
             if kind == "drawn" and name == "WebP" and not drawn:
                 rivals = THE_SMALLER
             other = min((others[str(path), rival, width] for rival in rivals), key=len)

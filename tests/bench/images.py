@@ -89,18 +89,19 @@ def in_their_words(picture: Path) -> dict[str, Any]:
     webp, jpeg = ENCODERS[ImageFormat.WEBP], ENCODERS[ImageFormat.JPEG]
     sizes = {level.size: level.variants[0] for level in levels(SIZE, RECIPE.variants)}
     largest = next(iter(sizes))
+    cut = next((size for size, spec in sizes.items() if fitted(size, spec) != size), largest)
     with Image.open(picture) as file:
         file.draft("RGB", largest)
-        seen = attention(file.resize(largest, Image.Resampling.LANCZOS))
+        seen = attention(file.resize(cut, Image.Resampling.LANCZOS))
     return {
         "sizes": [
             {
                 "size": [*size],
                 "name": variant.name,
-                "window": None if cut == size else [*window(size, cut, seen)],
+                "window": None if shown == size else [*window(size, shown, seen)],
             }
             for size, variant in sizes.items()
-            for cut in [fitted(size, variant)]
+            for shown in [fitted(size, variant)]
         ],
         "shrink": SIZE.width // largest.width,  # pyvips alone has to be told
         "encoders": {

@@ -10,5 +10,6 @@ Every file is rendered by a child of the worker's own renderer, by the default r
 the default limits; its upright size and its largest variant are compared with what Chromium draws
 of the file. Judged is the way to the pixels: that variant made once more, without loss. What it
 differs by as it is published, at the recipe's quality, stands beside it. The figures are means
-over all pixels of the difference in levels, of 255.
+over all pixels of the difference in levels, of 255. What is drawn, of PNG and WebP, is made once
+more in its own format and size, and may not be larger than it was.
 """

@@ -1,4 +1,7 @@
-"""Run it: see the package. Ends with 1 where a format stays below its goal or a child died."""
+"""Run it: see the package.
+
+Ends with 1 where a format stays below its goal, a child died, or what is drawn became larger.
+"""
 
 import argparse
 import asyncio
@@ -88,6 +91,7 @@ def failures(verdicts: Sequence[Verdict]) -> Iterator[str]:
         if share is not None and share < GOAL:
             yield f"{form.name}: {share:.1%} are alike, {GOAL:.0%} is the goal"
     yield from (f"{each.found.path}: {each.said}" for each in verdicts if each.said in DIED)
+    yield from (f"{each.found.path}: larger than it was" for each in verdicts if each.outgrown)
 
 
 def gathered(names: Sequence[str] | None, most: int) -> list[Found]:

@@ -12,6 +12,7 @@ from tests.corpus.fetching import Found
 from tests.support.images import (
     animated,
     as_a_camera_stores,
+    hard_to_match,
     png_claiming,
     quadrants,
     saved,
@@ -24,6 +25,7 @@ DRAWN: Final = {
     "progressive.jpeg": saved(quadrants(), progressive=True),
     "plain.png": saved(quadrants(), "PNG"),
     "translucent.png": saved(translucent(), "PNG"),
+    "optimised.png": hard_to_match(),
     "broken.png": png_claiming(300, 300),
     "plain.gif": saved(quadrants().convert("P"), "GIF"),
     "animated.gif": animated("GIF", [(220, 30, 30), (0, 0, 0)]),

@@ -11,6 +11,7 @@ from typing import Final
 from PIL import Image, ImageChops, ImageStat
 
 from imagefleet.errors import FleetError, InputRejected
+from imagefleet.imaging.graphics import carried, is_drawn
 from imagefleet.imaging.limits import Limits
 from imagefleet.imaging.recipes import Fit, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
@@ -44,6 +45,12 @@ def with_what_was_decoded(recipe: Recipe) -> tuple[Recipe, VariantSpec, VariantS
 
 
 RECIPE, ENCODED, DECODED = with_what_was_decoded(RECIPES["default"])
+# Those that know a way without loss, which graphics get: made anew at their own size.
+ANEW: Final = {
+    form: Recipe("anew", (VariantSpec("anew", 16383, 16383, form, 80),))
+    for form in (ImageFormat.PNG, ImageFormat.WEBP)
+}
+MOST_ANEW: Final = 1 << 24  # pixels
 
 Look = Callable[[bytes], Shown | None]
 
@@ -64,6 +71,20 @@ class Verdict:
     """Of what was decoded; it is what is judged."""
     encoded: float | None = None
     """Of the file that is published, so with what its encoder loses."""
+    source_bytes: int = 0
+    anew_bytes: int | None = None
+    """Of the same format at the same size, where it is drawn."""
+    changed: bool = False
+    """Whether that has other pixels than the source: in sRGB, or without what nobody sees."""
+
+    @property
+    def larger(self) -> bool:
+        return (self.anew_bytes or 0) > self.source_bytes
+
+    @property
+    def outgrown(self) -> bool:
+        """Larger, though it is the same picture."""
+        return self.larger and not self.changed
 
     @property
     def made(self) -> bool:
@@ -74,7 +95,9 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
     """Have it shown, render it, compare."""
     content = found.path.read_bytes()
     shown = await asyncio.to_thread(look, content) if look is not None else None
-    verdict = Verdict(found, "made", shown=None if look is None else shown is not None)
+    verdict = Verdict(
+        found, "made", shown=None if look is None else shown is not None, source_bytes=len(content)
+    )
     try:
         files = await renderer.render(
             found.path, RECIPE, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
@@ -84,6 +107,7 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
         return replace(verdict, said=refused.code, detail=refused.detail or "")
     except FleetError as error:
         return replace(verdict, said=type(error).__name__, detail=str(error))
+    verdict = await anew(verdict, renderer, scratch)
     with files:
         made = {(each.facts.name, each.facts.format): each for each in files.variants}
         decoded, encoded = (made[each.name, each.format] for each in (DECODED, ENCODED))
@@ -97,6 +121,45 @@ async def judged(found: Found, renderer: Renderer, scratch: Path, look: Look | N
                 difference=difference(exact, shown.picture),
                 encoded=difference(published, shown.picture),
             )
+
+
+async def anew(verdict: Verdict, renderer: Renderer, scratch: Path) -> Verdict:
+    """What is drawn is made once more, in its own format and size."""
+    found, recipe = verdict.found, ANEW.get(verdict.found.format)
+    if recipe is None or not await asyncio.to_thread(drawn, found):
+        return verdict
+    files = await renderer.render(
+        found.path, recipe, LIMITS, deadline_seconds=WITHIN, scratch=scratch,
+        memory_bytes=QUARANTINE_MEMORY_BYTES,
+    )  # fmt: skip
+    with files:
+        (made,) = files.variants
+        changed = made.facts.bytes > verdict.source_bytes and differ(found.path, made.path)
+        return replace(verdict, anew_bytes=made.facts.bytes, changed=changed)
+
+
+def drawn(found: Found) -> bool:
+    """Whether it is taken for drawn, as it is in the file."""
+    with Image.open(found.path) as file:
+        if file.width * file.height > MOST_ANEW:
+            return False
+        picture = file.convert("RGBA" if file.has_transparency_data else "RGB")
+    return is_drawn(picture, found.format)
+
+
+def differ(source: Path, made: Path) -> bool:
+    """Whether a file has other pixels than its source, or that hides a picture from all who look.
+
+    One colour hides nothing, nor do those that are seen beside it.
+    """
+    with Image.open(source) as file, Image.open(made) as other:
+        whole, copy = file.convert("RGBA"), other.convert("RGBA")
+    below = whole.convert("RGB")
+    below.paste(0, mask=whole.getchannel("A").point(lambda level: 255 if level else 0))
+    if len(below.getcolors(3) or range(4)) > 2 and whole.tobytes() != carried(whole).tobytes():
+        return True
+    pair = (each.convert("RGBa") for each in (whole, copy))
+    return ImageChops.difference(*pair).getbbox(alpha_only=False) is not None
 
 
 def difference(ours: Image.Image, shown: Image.Image) -> float:
@@ -132,7 +195,14 @@ def row(form: str, verdicts: Sequence[Verdict]) -> list[str]:
         f"{statistics.median(published):.2f}" if published else "",
         _percent(share_alike(map(as_published, verdicts))),
         str(sum(each.shown is True and not each.made for each in verdicts)),
+        _outgrown(verdicts),
     ]
+
+
+def _outgrown(verdicts: Sequence[Verdict]) -> str:
+    anew = [each for each in verdicts if each.anew_bytes is not None]
+    same = [each for each in anew if not (each.larger and each.changed)]
+    return f"{sum(each.outgrown for each in same)} of {len(same)}" if anew else ""
 
 
 def _percent(share: float | None) -> str:
@@ -141,7 +211,7 @@ def _percent(share: float | None) -> str:
 
 HEAD: Final = (
     "format", "files", "made", "refused", "other size", "median", "worst", "under 4",
-    "encoded: median", "encoded: under 4", "shown, not made",
+    "encoded: median", "encoded: under 4", "shown, not made", "drawn, larger anew",
 )  # fmt: skip
 
 
@@ -176,6 +246,10 @@ def findings(verdicts: Sequence[Verdict], most: int) -> Iterator[str]:
         yield f"shown and refused: {' '.join(cause)}: {count}"
         of_cause = [each for each in shown if (each.found.format.name, each.said) == cause]
         yield from (f"    {each.found} {each.detail}" for each in of_cause[:most])
+    for each in verdicts:
+        if each.larger:
+            how = "anew, and changed" if each.changed else "anew"
+            yield f"larger {how}: {each.anew_bytes} of {each.source_bytes} bytes: {each.found}"
     unlike = [each for each in verdicts if each.difference is not None]
     unlike = [each for each in unlike if not each.same_size or (each.difference or 0) >= ALIKE]
     unlike.sort(key=lambda each: (each.found.format, -(each.difference or 0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,14 @@ from tests.corpus import __main__ as corpus
 from tests.corpus.browser import Shown
 from tests.corpus.drawn import DRAWN, drawn, drawn_by_pillow
 from tests.corpus.fetching import Found, chosen, listed, pictures_in
-from tests.corpus.judging import ALIKE, as_published, difference, share_alike, table
+from tests.corpus.judging import (
+    ALIKE,
+    as_published,
+    difference,
+    findings,
+    share_alike,
+    table,
+)
 from tests.support.images import grain, quadrants, saved, translucent
 
 
@@ -24,7 +32,9 @@ def test_drawn_files_go_through_a_child_and_are_alike(capsys: pytest.CaptureFixt
 
     said = capsys.readouterr().out
     assert "| JPEG | 3 | 3 | none | 0 |" in said
-    assert "| PNG | 3 | 2 | corrupt 1 | 0 |" in said
+    assert "| PNG | 4 | 3 | corrupt 1 | 0 |" in said
+    assert said.count("| 0 of 3 |\n") == 1  # PNG that are drawn, and none became larger
+    assert said.count("| 0 of 1 |\n") == 1  # and WebP
     assert "unlike" not in said
 
 
@@ -43,7 +53,7 @@ async def test_what_is_judged_was_decoded_and_what_its_encoder_loses_stands_besi
     assert share_alike([as_published(verdict)]) == 0
     assert not any(corpus.failures([verdict]))
     (line,) = list(table([verdict]))[2:]
-    assert line.endswith(f"| 0.00 | 0.0 | 100.0% | {verdict.encoded:.2f} | 0.0% | 0 |")
+    assert line.endswith(f"| 0.00 | 0.0 | 100.0% | {verdict.encoded:.2f} | 0.0% | 0 |  |")
 
 
 async def test_a_picture_that_is_shown_in_another_way_is_told(tmp_path: Path) -> None:
@@ -60,7 +70,22 @@ async def test_a_picture_that_is_shown_in_another_way_is_told(tmp_path: Path) ->
     assert {each.same_size for each in jpegs} == {False}
     assert any("goal" in line for line in corpus.failures(verdicts))
     (line,) = (line for line in table(verdicts) if line.startswith("| PNG"))
-    assert line.endswith("| 1 |")  # shown, and not made
+    assert line.split(" | ")[-2] == "1"  # shown, and not made
+
+
+async def test_what_is_drawn_may_not_become_larger(tmp_path: Path) -> None:
+    found = [each for each in drawn(tmp_path) if each.name == "optimised.png"]
+
+    (verdict,) = await corpus.all_judged(found, drawn_by_pillow, 600)
+    assert verdict.anew_bytes == verdict.source_bytes
+    assert not any(corpus.failures([verdict]))
+
+    spoilt = replace(verdict, source_bytes=verdict.source_bytes - 1)
+    (failure,) = corpus.failures([spoilt])
+    assert failure.endswith("larger than it was")
+    assert any(line.startswith("larger anew: ") for line in findings([spoilt], 1))
+    (line,) = list(table([spoilt]))[2:]
+    assert line.endswith("| 1 of 1 |")
 
 
 def test_no_time_left_is_no_success(tmp_path: Path) -> None:

@@ -375,6 +375,37 @@ def test_a_lossless_source_that_took_long_is_not_outgrown() -> None:
     assert len(encoded) <= len(source) < len(made(opened(source)))
 
 
+def test_what_is_tiny_is_encoded_as_slowly_as_can_be() -> None:
+    picture = page().crop((0, 250, 64, 314)).convert("RGBA")
+    sizes = [len(saved(picture, "WEBP", lossless=True, quality=100, method=n)) for n in (4, 6)]
+
+    assert len(made(picture)) == sizes[1] < sizes[0]
+
+
+def test_of_few_colours_a_lossy_source_is_not_outgrown_either() -> None:
+    """Otherwise they are exact whatever it takes."""
+    source = saved(translucent(), "WEBP")
+    recipe = one(WEBP, quality=80)
+
+    (encoded,) = rendered(source, recipe)[1].values()
+    (exact,) = rendered(saved(opened(source), "PNG"), recipe)[1].values()
+
+    assert len(encoded) <= len(source) < len(exact)
+
+
+def test_what_nobody_sees_makes_a_png_no_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Image.new("RGBA", (300, 300))
+    for y in range(300):
+        seen.paste((y % 256, 7 * y % 256, 13 * y % 256, 255), (0, y, 300, y + 1))
+    for at in range(0, 300, 20):
+        seen.paste((0, 0, 0, 0), (at + 5, 0, at + 12, 290))
+    carrying = made(seen, TAKEN, format=PNG)
+
+    monkeypatch.setattr(encoding, "carried", lambda picture: picture)
+    assert len(carrying) < len(made(seen, TAKEN, format=PNG))
+    assert same(opened(carrying.content), seen)
+
+
 @pytest.mark.parametrize(
     "origin",
     [

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from imagefleet.imaging.graphics import indexed, is_drawn, simplest
+from imagefleet.imaging.graphics import carried, indexed, is_drawn, simplest, without_hidden
 from imagefleet.jobs.images import ImageFormat
 from tests.support.images import grain
 
@@ -65,10 +65,11 @@ def cut_out(picture: Image.Image) -> Image.Image:
         page().quantize(8).convert("RGB"),
         photo().convert("P").convert("RGB"),  # dithered
         photo(20, 12),  # an icon
+        photo(13, 50),  # several, in a strip
         Image.new("RGB", (4000, 1), "red"),
         Image.new("L", (1, 4000)),
     ],
-    ids=["page", "grey", "transparent", "palette", "dithered", "icon", "flat", "thin"],
+    ids=["page", "grey", "transparent", "palette", "dithered", "icon", "strip", "flat", "thin"],
 )
 def test_what_is_drawn_is_recognised(picture: Image.Image) -> None:
     assert is_drawn(picture, PNG)
@@ -139,6 +140,22 @@ def test_colours_that_nobody_sees_are_not_stored() -> None:
 
     assert few.getpalette() == [0, 0, 0]
     assert plain.getextrema() == ((0, 0),) * len(plain.getbands())
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_what_nobody_sees_is_carried_on_from_what_is_seen_before_it(mode: str) -> None:
+    picture = cut_out(photo()).convert(mode)
+
+    filled = carried(picture)
+
+    assert without_hidden(filled) == without_hidden(picture)
+    before = b"\0" * len(filled.getbands())
+    pixels, step = filled.tobytes(), len(before)
+    for at in range(0, 220 * step * picture.width, step):
+        if not pixels[at + step - 1]:
+            assert pixels[at : at + step - 1] == before[:-1]
+        before = pixels[at : at + step]
+    assert carried(Image.new(mode, (3, 2))) == Image.new(mode, (3, 2))
 
 
 def test_bands_that_are_alike_are_one() -> None:

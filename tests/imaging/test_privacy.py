@@ -8,10 +8,10 @@ import pytest
 from PIL import ExifTags, Image
 
 from imagefleet.imaging.limits import Limits
-from imagefleet.imaging.recipes import Metadata, Recipe, VariantSpec
+from imagefleet.imaging.recipes import Fit, Lossless, Metadata, Recipe, VariantSpec
 from imagefleet.imaging.render import render
 from imagefleet.jobs.images import ImageFormat
-from tests.support.images import CANARY, opened, quadrants, saved, talkative, with_png_chunk
+from tests.support.images import CANARY, grain, opened, quadrants, saved, talkative, with_png_chunk
 from tests.support.recipes import RECIPES
 
 # What introduces metadata in the formats we write.
@@ -45,6 +45,28 @@ def test_no_word_of_the_source_is_in_any_output(pillow_format: str, recipe: str)
         assert not {"comment", "xmp", "icc_profile", "exif", "photoshop"} & set(
             opened(encoded).info
         )
+
+
+@pytest.mark.parametrize("quality", [1, 80, 100])
+@pytest.mark.parametrize("box", [(300, 200), (100, 200)], ids=["whole", "cut"])
+@pytest.mark.parametrize("image_format", ["jpeg", "png", "webp", "avif"])
+def test_what_was_rubbed_out_by_opacity_alone_is_not_published(
+    image_format: str, box: tuple[int, int], quality: int
+) -> None:
+    """Its colours are in the file yet, and formats keep them that lose other things."""
+    seen = Image.new("RGBA", (300, 200), (10, 120, 200, 255))
+    secret = grain(220, 160).convert("RGBA")
+    secret.putalpha(0)
+    seen.paste(secret, (40, 20))
+    spec = VariantSpec(
+        "only", *box, ImageFormat(image_format), quality, Fit.COVER, lossless=Lossless.NEVER
+    )
+
+    (encoded,) = outputs_of(saved(seen, "PNG"), Recipe("any", (spec,)))
+
+    published = opened(encoded).convert("RGB").crop((48, 32, 80, 160))
+    spread = max(high - low for low, high in published.getextrema())  # type: ignore[misc]
+    assert spread < 40
 
 
 def test_the_comment_of_a_gif_is_not_carried_into_a_jpeg() -> None:

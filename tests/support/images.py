@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 import zipfile
 import zlib
 from collections.abc import Sequence
+from functools import cache
 
 from PIL import Image, ImageDraw
 
@@ -194,6 +196,40 @@ def _curve(gamma: float) -> bytes:
 def png_chunk(name: bytes, content: bytes) -> bytes:
     checksum = zlib.crc32(name + content)
     return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
+
+
+WALK_SIDE = 128
+
+
+def png_of(
+    rows: bytes | list[bytes],
+    *before: tuple[bytes, bytes],
+    size: tuple[int, int] = (WALK_SIDE, WALK_SIDE),
+    colour: int = 3,
+    depth: int = 8,
+    interlaced: int = 0,
+) -> bytes:
+    """A PNG of these rows, in a chunk, or of chunks of pixels as they are."""
+    pixels = [zlib.compress(rows, 9)] if isinstance(rows, bytes) else rows
+    header = struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, interlaced)
+    named = [(b"IHDR", header), *before, *((b"IDAT", each) for each in pixels), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*each) for each in named)
+
+
+@cache
+def walk() -> tuple[bytes, bytes]:
+    """Rows that say how far it is to the next colour, and colours in an order of nobody's."""
+    chosen = random.Random(5)
+    steps = [chosen.choices((1, 2), k=WALK_SIDE) for _ in range(WALK_SIDE)]
+    used = {sum(row[: n + 1]) for row in steps for n in range(WALK_SIDE)}
+    palette = (chosen.randbytes(3) if n in used else bytes(3) for n in range(max(used) + 1))
+    return b"".join(b"\1" + bytes(row) for row in steps), b"".join(palette)
+
+
+def hard_to_match(*before: tuple[bytes, bytes]) -> bytes:
+    """A PNG that is half as large as the best that we make of its picture."""
+    rows, palette = walk()
+    return png_of(rows, *before, (b"PLTE", palette))
 
 
 def with_png_chunk(png: bytes, name: bytes, content: bytes) -> bytes:

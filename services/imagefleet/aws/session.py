@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -36,6 +37,10 @@ SILENCES: Final = 2  # read timeouts that fit into a call's deadline: one lost r
 # Parameters of S3's endpoints that no rule of theirs names. The SDK keeps what its rules came to by
 # all parameters, so every key had the rules run anew; botocore itself leaves these out since #3692.
 UNNAMED: Final = ("Key", "Prefix", "CopySource")
+
+# What requests say that they come from, before the SDK's name. All that it would say itself, of
+# platform, features and settings, it puts together anew for each of them, twice.
+AGENT: Final = f"imagefleet/{version('imagefleet')}"
 
 # Whom we ask, and whom the SDK asks for credentials; of others it knows where they usually are.
 KEPT: Final = {"cloudfront", "s3", "sqs", "sts"}
@@ -151,6 +156,8 @@ class AwsSession:
             # What is put bears its SHA-256 in a header that is signed, and S3 compares: to hash it
             # again for the signature would be the event loop's work.
             s3={"addressing_style": style, "payload_signing_enabled": False},
+            # Nor what is fetched: that is hashed here, and compared with what was measured before.
+            response_checksum_validation="when_required",
         )
         config = self._config().merge(own)
         verify = _verifies(endpoint)
@@ -196,6 +203,7 @@ class AwsSession:
             max_pool_connections=self._settings.max_connections,
             retries={"mode": "standard", "total_max_attempts": attempts},
             tcp_keepalive=True,
+            user_agent=AGENT,
             ignore_configured_endpoint_urls=True,  # the settings have read those variables already
         )
 

@@ -41,9 +41,10 @@ A picture is untrusted until its last step. Its life is ordered by what each ste
    A JPEG whose last pixel is the grey that its decoder puts where nothing was coded is decoded a
    second time, with bytes behind its pixels: if they change it, pixels are missing.
 5. Every variant is encoded from a picture that carries nothing but pixels, with every field of the
-   encoder given explicitly. No EXIF, GPS, XMP, comment or profile of the source can survive, and
-   the source's own bytes are never passed on. A recipe may ask for artist and copyright: those
-   words are written anew.
+   encoder given explicitly. No EXIF, GPS, XMP, comment or profile of the source can survive, nor
+   what is below full transparency. A recipe may ask for artist and copyright: those words are
+   written anew. Of the source's own bytes coded pixels alone are passed on, where they are smaller
+   than ours and were seen to be nothing else (docs/decisions/0024).
 
 What cannot be preserved is not dropped silently: each variant names it among its warnings. A
 variant never has more pixels than its source; where the source is smaller than the box, the variant

@@ -6,14 +6,14 @@ point, where the middle counts more than in libvips. docs/images.md compares the
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import mul
 
 from PIL import Image
 
-from imagefleet.imaging.recipes import Fit, Focus
+from imagefleet.imaging.recipes import Fit, Focus, VariantSpec
 from imagefleet.imaging.sizes import Size
-from imagefleet.imaging.steps import Work, resized
+from imagefleet.imaging.steps import resized
 from imagefleet.jobs.images import Focal
 
 _SIDE = 32
@@ -34,14 +34,23 @@ _CURVED = 0.008856  # L*a*b*: above, a cube root
 Rows = list[list[float]]
 
 
-def focals(work: Work) -> Mapping[Focus, Focal | None]:
-    """The one point that all variants of a focus are cut around, looked for where one wants it."""
-    wanted = {variant.focus for variant in work.recipe.variants if variant.fit is Fit.COVER}
-    attended = work.focal is None and Focus.ATTENTION in wanted
-    return {
-        Focus.CENTRE: work.focal,
-        Focus.ATTENTION: attention(work.picture) if attended else work.focal,
-    }
+class Middle:
+    """What all variants of a picture are cut around: its focal point, else what their focus says.
+
+    Where most is to be seen is looked for once, in the largest that is cut: a point is as good
+    there, and the whole picture may have a hundred times the pixels.
+    """
+
+    def __init__(self, focal: Focal | None) -> None:
+        self._focal = focal
+        self._attended: Focal | None = None
+
+    def of(self, variant: VariantSpec, picture: Image.Image) -> Focal | None:
+        """For a variant of this picture; None is the centre. The largest comes first."""
+        if self._focal or (variant.fit, variant.focus) != (Fit.COVER, Focus.ATTENTION):
+            return self._focal
+        self._attended = self._attended or attention(picture)
+        return self._attended
 
 
 def attention(picture: Image.Image) -> Focal:
@@ -77,11 +86,16 @@ _LINEAR = [
 def _scores(tiny: Image.Image) -> Rows:
     linear = map(_LINEAR.__getitem__, tiny.tobytes())
     pixels = zip(linear, linear, linear, strict=True)  # one iterator, three at a time
-    colours = [tuple(sum(map(mul, row, pixel)) for row in _XYZ) for pixel in pixels]
+    (xr, xg, xb), (yr, yg, yb), (zr, zg, zb) = _XYZ
+    colours = [
+        (xr * r + xg * g + xb * b, yr * r + yg * g + yb * b, zr * r + zg * g + zb * b)
+        for r, g, b in pixels
+    ]
     light, told = _rows(y for _, y, _ in colours), _rows(map(_told_by_colour, colours))
+    edges = map(_edges, light[:1] + light[:-1], light, light[1:] + light[-1:])
     return [
-        [score + _EDGES * _edge(light, x, y) for x, score in enumerate(row)]
-        for y, row in enumerate(told)
+        [score + _EDGES * edge for score, edge in zip(*pair, strict=True)]
+        for pair in zip(told, edges, strict=True)
     ]
 
 
@@ -90,12 +104,12 @@ def _rows(values: Iterable[float]) -> Rows:
     return [flat[first : first + _SIDE] for first in range(0, len(flat), _SIDE)]
 
 
-def _told_by_colour(colour: tuple[float, ...]) -> float:
-    x, y, _ = colour
+def _told_by_colour(colour: tuple[float, float, float]) -> float:
+    x, y, z = colour
     if y <= _DARK:
         return 0.0
-    length = math.hypot(*colour)
-    skin = 100 - 100 * math.dist([part / length for part in colour], _SKIN)
+    length = math.hypot(x, y, z)
+    skin = 100 - 100 * math.dist((x / length, y / length, z / length), _SKIN)
     return max(0.0, skin + 500 * (_curved(x / 100 / _WHITE_X) - _curved(y / 100)))
 
 
@@ -103,11 +117,10 @@ def _curved(share: float) -> float:
     return share ** (1 / 3) if share > _CURVED else 7.787 * share + 16 / 116
 
 
-def _edge(light: Rows, x: int, y: int) -> float:
-    last = _SIDE - 1
-    row = light[y]
-    beside = row[max(x - 1, 0)] + row[min(x + 1, last)]
-    return abs(4 * row[x] - beside - light[max(y - 1, 0)][x] - light[min(y + 1, last)][x])
+def _edges(above: list[float], row: list[float], below: list[float]) -> list[float]:
+    """How far each is from those around it; beyond an edge its own value goes on."""
+    around = zip(row, row[:1] + row[:-1], row[1:] + row[-1:], above, below, strict=True)
+    return [abs(4 * own - (left + right) - up - down) for own, left, right, up, down in around]
 
 
 def _blurred(rows: Rows) -> Rows:

@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import PIL
 from PIL import AvifImagePlugin, Image, ImageChops, ImageFile, ImageStat, features
-from PIL.PngImagePlugin import putchunk
 
 from imagefleet.imaging.codecs import open_image
-from imagefleet.imaging.graphics import FEW_COLOURS, Origin, simplest
-from imagefleet.imaging.headers.png import SIGNATURE
+from imagefleet.imaging.graphics import FEW_COLOURS, Origin, carried, simplest
+from imagefleet.imaging.headers.png import Coded
 from imagefleet.imaging.recipes import OUTPUTS, Encoding, Lossless, Recipe, VariantSpec
+from imagefleet.imaging.sources import own_file
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Raise it when the pipeline itself starts to make other pixels from the same recipe.
-_PIPELINE_VERSION = 5
+_PIPELINE_VERSION = 6
 
 EncoderOptions = Mapping[str, int | str | bool]
 
@@ -58,8 +58,9 @@ DRAWN: Mapping[ImageFormat, EncoderOptions] = MappingProxyType(
     dict.fromkeys((ImageFormat.JPEG, ImageFormat.AVIF), MappingProxyType({"subsampling": "4:4:4"}))
 )
 LOSSLESS: EncoderOptions = MappingProxyType({"lossless": True, "quality": 100, "method": 4})
-# Its slowest method takes 4 seconds a megapixel, so it is for sources that had it themselves.
-_SLOWEST = 6
+# Its slowest method takes up to 8 seconds a megapixel for 3 % fewer bytes: it is for what is tiny,
+# and for sources that had it themselves.
+_SLOWEST, _TINY = 6, 1 << 12
 
 # Pixels up to which a JPEG is optimised, which holds four bytes of each until the last, and up to
 # which a PNG is tried without filters, which holds its bytes twice.
@@ -79,8 +80,6 @@ _UNSEEN, _UNSEEN_IN_A_BLOCK, _BLOCK = 4, 16, 8
 # What may carry somebody's words, place or profile. Named and emptied, as several encoders fall
 # back on the picture's own info where the caller is silent.
 _NOTHING: dict[str, bytes] = {"exif": b"", "xmp": b"", "icc_profile": b"", "comment": b""}
-
-
 _PNG_COLOURS = MappingProxyType({"L": 0, "RGB": 2, "LA": 4, "RGBA": 6})
 
 
@@ -91,8 +90,8 @@ def encoder_fingerprint(recipe: Recipe) -> str:
     Pillow, and the codecs in it.
     """
     told = [{form: dict(told) for form, told in each.items()} for each in (ENCODERS, DRAWN)]
-    bounds = (_MOST_HELD, _LARGE, _GLIMPSE, _UNSEEN, _UNSEEN_IN_A_BLOCK, _SLOWEST, _MOST_SLOWLY)
-    options = json.dumps([*told, dict(LOSSLESS), *bounds], sort_keys=True)
+    bounds = (_MOST_HELD, _LARGE, _GLIMPSE, _UNSEEN, _UNSEEN_IN_A_BLOCK, _TINY, _MOST_SLOWLY)
+    options = json.dumps([*told, dict(LOSSLESS), _SLOWEST, *bounds], sort_keys=True)
     versions = {
         "recipe": recipe.hash,
         "pipeline": f"{_PIPELINE_VERSION}.{hashlib.sha256(options.encode()).hexdigest()[:8]}",
@@ -129,6 +128,9 @@ class _Way(NamedTuple):
     """0: nothing is lost."""
 
 
+_Make = Callable[[_Way], Encoded]
+
+
 def encode(picture: Image.Image, variant: VariantSpec, origin: Origin) -> Encoded:
     """A clean picture to bytes: the smallest of what the variant allows.
 
@@ -148,19 +150,34 @@ def encode(picture: Image.Image, variant: VariantSpec, origin: Origin) -> Encode
     few = drawn and (origin.is_icon or picture.getcolors(FEW_COLOURS) is not None)
     tried = {way: made(way) for way in (exact if few and exact else (*lossy, *exact))}
     best = min(tried, key=lambda way: len(tried[way]))
+    its_own = (best.format, picture.size) == (origin.format, origin.size)
+    outgrown = its_own and len(tried[best]) > origin.size_bytes
+    if outgrown and best.format in [way.format for way in exact]:
+        own = own_file(origin, picture)
+        if own is not None and len(own) <= (variant.most_bytes or origin.size_bytes):
+            return replace(tried[best], content=own)
     if variant.most_bytes is not None and len(tried[best]) > variant.most_bytes:
         lower = min(lossy, key=lambda way: len(tried[way]) if way in tried else 0, default=None)
         return _within(variant.most_bytes, tried[best], lower, made)
-    its_own = (best.format, picture.size) == (origin.format, origin.size)
-    if not (drawn and its_own and len(tried[best]) > origin.size_bytes):
+    if not (drawn and outgrown):
         return tried[best]
-    if best.quality:
-        fitting = _fitting(made, best, -(-best.quality // 2), origin.size_bytes)
-        return fitting if len(fitting) <= origin.size_bytes else tried[best]
-    if best.format is ImageFormat.WEBP and picture.width * picture.height <= _MOST_SLOWLY:
-        slowly = save(picture, *best, credit=origin.credit, method=_SLOWEST)
-        return min(tried[best], replace(tried[best], content=slowly), key=len)
-    return tried[best]
+    # Even of few colours: who has a smaller file of them has lost something before.
+    tried |= {way: made(way) for way in lossy if way.format is best.format and way not in tried}
+    best = min(tried, key=lambda way: len(tried[way]))
+    return _no_larger(origin, picture, best, tried[best], made)
+
+
+def _no_larger(
+    origin: Origin, picture: Image.Image, way: _Way, encoded: Encoded, made: _Make
+) -> Encoded:
+    """Than its source: with less quality, down to half, or more effort, if either helps."""
+    if way.quality:
+        fitting = _fitting(made, way, -(-way.quality // 2), origin.size_bytes)
+        return fitting if len(fitting) <= origin.size_bytes else encoded
+    if way.format is ImageFormat.WEBP and picture.width * picture.height <= _MOST_SLOWLY:
+        slowly = save(picture, *way, credit=origin.credit, method=_SLOWEST)
+        return min(encoded, replace(encoded, content=slowly), key=len)
+    return encoded
 
 
 def _ways(
@@ -183,9 +200,6 @@ def _ways(
         [_Way(*each) for each in asked if each.format in lossy],
         [_Way(each.format, 0) for each in asked if each.format in exact],
     )
-
-
-_Make = Callable[[_Way], Encoded]
 
 
 def _within(most_bytes: int, encoded: Encoded, lower: _Way | None, made: _Make) -> Encoded:
@@ -226,9 +240,11 @@ def save(
     much = picture.width * picture.height > _MOST_HELD
     if image_format is ImageFormat.PNG:
         pictures = simplest(picture)
+        if not much and pictures[-1].mode.endswith("A"):
+            pictures.append(carried(pictures[-1]))
         files = [_saved(each, image_format, told) for each in pictures]
         if drawn and not much and pictures[-1].mode in _PNG_COLOURS:
-            files.append(_unfiltered(pictures[-1], credit))
+            files += [_unfiltered(each, credit) for each in pictures if each.mode != "P"]
         return min(files, key=len)
     if drawn and (image_format, picture.mode, much) == (ImageFormat.JPEG, "RGB", False):
         quartered = save(picture, image_format, quality, credit=credit)
@@ -237,7 +253,8 @@ def save(
     if much:
         told.pop("optimize", None)
     told |= {"quality": quality} if quality else LOSSLESS
-    told |= {"method": method} if method else {}
+    tiny = not quality and math.prod(picture.size) <= _TINY
+    told |= {"method": _SLOWEST if tiny else method} if tiny or method else {}
     if image_format is ImageFormat.AVIF:
         wanted = _AVIF_AT_LEAST + _AVIF_TAKES[str(told["subsampling"])] * math.prod(picture.size)
         mmap.mmap(-1, wanted, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()  # OSError: not there
@@ -268,14 +285,7 @@ def _unfiltered(picture: Image.Image, credit: bytes) -> bytes:
     raw, stride = picture.tobytes(), picture.width * len(picture.getbands())
     rows = b"".join(b"\0" + raw[at : at + stride] for at in range(0, len(raw), stride))
     header = struct.pack(">IIBBBBB", *picture.size, 8, _PNG_COLOURS[picture.mode], 0, 0, 0)
-    pixels = zlib.compress(rows, 9)
-    out = io.BytesIO(SIGNATURE)
-    out.seek(0, io.SEEK_END)
-    stated = credit.removeprefix(b"Exif\0\0")
-    for name, content in ((b"IHDR", header), (b"eXIf", stated), (b"IDAT", pixels), (b"IEND", b"")):
-        if content or name == b"IEND":
-            putchunk(out, name, content)
-    return out.getvalue()
+    return Coded(header, zlib.compress(rows, 9)).file(credit)
 
 
 def flatten(

@@ -8,6 +8,8 @@ size: scaling softens every edge. A JPEG is never taken for drawn: its edges wen
 docs/images.md has the figures.
 """
 
+import math
+import re
 import sys
 from functools import reduce
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from imagefleet.jobs.images import ImageFormat
 
 FEW_COLOURS = 16  # nothing is smaller than these without loss
 _MOST_COLOURS = 256
-_ICON = 32  # pixels of a side: nothing that small is a photo, whatever its neighbours say
+_ICON = 32 * 32  # pixels: nothing that small is a photo, whatever its neighbours say
 _ROWS = 256  # that are looked at, spread over the picture: 3 ms of one 1,920 pixels wide
 _ALIKE = 0.5  # of all neighbours, at least, in what is drawn
 _LITTLE = 8  # levels
@@ -27,6 +29,7 @@ _SOFT = 0.4  # of the neighbours that differ, those that do so by little: at mos
 _BUSY = 0.9  # of the neighbours that differ, those whose next one differs again: at most
 _HARD = 0.05  # soft at most in what a palette dithers, where no neighbours are alike
 _MOST_INDEXED = 1 << 24  # pixels; a second of processor time
+_UNSEEN = re.compile(rb"\0+")  # of alpha
 _BOTH_UP_TO = 1 << 18  # pixels up to which a palette is compared with none
 
 
@@ -39,18 +42,19 @@ class Origin(NamedTuple):
     drawn: bool = False
     credit: bytes = b""
     """EXIF that says whose it is, for every variant."""
+    data: bytes = b""
 
     @property
     def is_icon(self) -> bool:
         """Whether each of its pixels may have been set by hand."""
-        return self.drawn and max(self.size) <= _ICON
+        return self.drawn and self.size.pixels <= _ICON
 
 
 def is_drawn(picture: Image.Image, source: ImageFormat) -> bool:
     """Whether a picture from a file of that format, at its own size, is flat and hard-edged."""
     if source is ImageFormat.JPEG:
         return False
-    if max(picture.size) <= _ICON or picture.getcolors(FEW_COLOURS) is not None:
+    if math.prod(picture.size) <= _ICON or picture.getcolors(FEW_COLOURS) is not None:
         return True
     alike, soft, busy = texture(picture)
     if soft <= _HARD and picture.getcolors(_MOST_COLOURS) is not None:
@@ -82,17 +86,42 @@ def _neighbours(picture: Image.Image) -> tuple[Image.Image, Image.Image]:
     return left, picture.crop((shifted, 0, shifted + right, picture.height))
 
 
+def hidden(picture: Image.Image) -> Image.Image:
+    """A mask of what is fully transparent in a picture with alpha."""
+    return picture.getchannel("A").point(lambda level: 0 if level else 255)
+
+
+def without_hidden(picture: Image.Image) -> Image.Image:
+    """The picture without colours under full transparency; itself where it has no alpha."""
+    if not picture.mode.endswith("A"):
+        return picture
+    shown = picture.copy()
+    shown.paste((0,) * len(picture.getbands()), mask=hidden(picture))
+    return shown
+
+
+def carried(picture: Image.Image) -> Image.Image:
+    """The picture with what nobody sees in the colour of the last pixel before it that is seen.
+
+    That tells no more than none at all, and a PNG of it is often smaller: edges of what is seen
+    have one side.
+    """
+    colours = len(picture.getbands()) - 1
+    pixels, step = bytearray(picture.tobytes()), colours + 1
+    for run in _UNSEEN.finditer(picture.getchannel("A").tobytes()):
+        first, end = (step * place for place in run.span())
+        before = pixels[first - step : first - 1] if first else bytes(colours)
+        pixels[first:end] = (before + b"\0") * (run.end() - run.start())
+    return Image.frombytes(picture.mode, picture.size, bytes(pixels))
+
+
 def simplest(picture: Image.Image) -> list[Image.Image]:
     """What may be stored in place of it, as everybody sees the same: one of them is the smallest.
 
     Colours under full transparency are gone, bands that are alike are one, and few colours have
     a palette.
     """
-    mode = picture.mode
-    if mode.endswith("A"):
-        hidden = picture.getchannel("A").point(lambda level: 0 if level else 255)
-        picture = picture.copy()
-        picture.paste((0,) * len(picture.getbands()), mask=hidden)
+    mode, picture = picture.mode, without_hidden(picture)
     if mode.startswith("RGB"):
         red, green, blue, *_ = picture.split()
         if not any(ImageChops.difference(red, each).getbbox() for each in (green, blue)):

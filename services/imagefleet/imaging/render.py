@@ -1,7 +1,7 @@
 """One source and one recipe in, every variant out: what a decoding process runs."""
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from PIL import Image
 
 from imagefleet.errors import InputRejected
-from imagefleet.imaging.attention import focals
+from imagefleet.imaging.attention import Middle
 from imagefleet.imaging.codecs import forget_refusals, was_refused_memory
 from imagefleet.imaging.composing import compose
 from imagefleet.imaging.encoding import encode
@@ -61,9 +61,9 @@ def render(
             checkpoint()
             work = step(work)
         made: list[VariantFacts] = []
-        picture, around = work.picture, focals(work)
+        picture, middle = work.picture, Middle(work.focal)
         for level, picture in cascade(work):
-            made += _make(level, picture, work, around, sink, checkpoint)
+            made += _make(level, picture, work, middle, sink, checkpoint)
         numbered = enumerate(recipe.variants)
         order = {(spec.name, form): n for n, spec in numbered for form in spec.formats}
         made.sort(key=lambda variant: order[variant.name, variant.format])
@@ -89,7 +89,7 @@ def _make(
     level: SizeLevel,
     picture: Image.Image,
     work: Work,
-    around: Mapping[Focus, Focal | None],
+    middle: Middle,
     sink: Sink,
     checkpoint: Checkpoint,
 ) -> Iterator[VariantFacts]:
@@ -99,7 +99,7 @@ def _make(
     for _, alike in groupby(sorted(level.variants, key=outcome), key=outcome):
         first, *others = alike
         checkpoint()
-        shown = compose(picture, first, around[first.focus], scaled=scaled)
+        shown = compose(picture, first, middle.of(first, picture), scaled=scaled)
         encoded = encode(shown, first, work.origin)
         sink(first.name, encoded.format, encoded.content)
         for variant in (first, *others):

@@ -7,18 +7,25 @@ Whose a picture is stands in its source's own words, all of its metadata that a 
 through. What was said in EXIF counts, else what was said in XMP. It is somebody else's text, so it
 is cut to a length, what does not print is taken out, and EXIF of our own is written around it:
 nothing that stood beside it (a place, a camera, an orientation) comes along.
+
+Its pixels may be worth having as they are coded, where no encoder of ours is as good: then they go
+into a file of their own, once that was seen to show the same and to hold nothing else (0024).
 """
 
 import html
+import math
 import re
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
-from PIL import ExifTags, Image, ImageMath
+from PIL import ExifTags, Image, ImageChops, ImageMath
 
+from imagefleet.errors import InputRejected
+from imagefleet.imaging.codecs import open_image, reading
+from imagefleet.imaging.graphics import Origin, carried, hidden, without_hidden
+from imagefleet.imaging.headers import png, webp
 from imagefleet.imaging.headers.facts import HeaderFacts
-from imagefleet.imaging.headers.png import bits_a_sample
 from imagefleet.jobs.images import ImageFormat
 
 _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
@@ -31,7 +38,7 @@ _PREFERRED = frozenset({"icc_profile", "srgb"})  # to the gamma, where a PNG say
 def as_stated(picture: Image.Image, facts: HeaderFacts, data: bytes) -> Image.Image:
     """A decoded source in one of the modes L, LA, RGB, RGBA, CMYK, as its file means it."""
     if facts.format is ImageFormat.PNG:
-        _scale_transparent_colour(picture, bits_a_sample(data))
+        _scale_transparent_colour(picture, png.bits_a_sample(data))
     if facts.first_frame is not None:
         return _with_margins(picture, facts.first_frame)
     gamma = picture.info.get("gamma", _SRGB_GAMMA)
@@ -91,6 +98,60 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
         opaque = ImageMath.lambda_eval(lambda band: (band["wide"] != transparent) * 255, wide=wide)
         grey.putalpha(opaque.convert("L"))
     return grey
+
+
+_MOST_PASSED_ON: Final = 1 << 23  # pixels; they are held several times
+_MOST_SPARE: Final = 3  # bytes behind the end of a WebP; encoders write one sometimes
+
+
+def own_file(origin: Origin, picture: Image.Image) -> bytes | None:
+    """The source's pixels as they are coded, in a file with nothing else; None: not to be had.
+
+    It shows exactly this picture, and hides nothing. Of PNG, and of WebP that lost nothing.
+    """
+    if math.prod(origin.size) > _MOST_PASSED_ON:
+        return None
+    with suppress(InputRejected), reading(_MOST_PASSED_ON):
+        content = _own_png(origin) if origin.format is ImageFormat.PNG else _own_webp(origin)
+        if content is not None and _shows(content, origin.format, picture):
+            return content
+    return None
+
+
+def _own_png(origin: Origin) -> bytes | None:
+    coded = png.coded(origin.data)
+    if coded is not None and coded.palette:
+        coded = coded.of_colours(open_image(coded.file()).histogram())
+    return None if coded is None else coded.file(origin.credit)
+
+
+def _own_webp(origin: Origin) -> bytes | None:
+    """Up to the last byte that its decoder needs: behind it could be anything."""
+    pixels = webp.coded(origin.data)
+    if pixels is None or origin.credit:  # which would need a third chunk
+        return None
+    for _ in range(_MOST_SPARE):
+        shorter = webp.file_of(pixels[:-1])
+        try:
+            with reading(_MOST_PASSED_ON):
+                open_image(shorter).load()
+        except InputRejected:
+            return webp.file_of(pixels)
+        pixels = pixels[:-1]
+    return None
+
+
+def _shows(content: bytes, form: ImageFormat, picture: Image.Image) -> bool:
+    shown = as_stated(open_image(content), HeaderFacts(form), content)
+    if shown.size != picture.size:
+        return False
+    if shown.mode.endswith("A"):
+        mask = hidden(shown)
+        several = any(sum(map(bool, band.histogram(mask))) > 1 for band in shown.split())
+        if several and shown.tobytes() != carried(shown).tobytes():  # as optimisers fill it
+            return False
+    pair = (without_hidden(each.convert("RGBA")) for each in (shown, picture))
+    return ImageChops.difference(*pair).getbbox(alpha_only=False) is None
 
 
 _LONGEST: Final = 512  # characters of each

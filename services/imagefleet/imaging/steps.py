@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
-from imagefleet.imaging.graphics import Origin, is_drawn
+from imagefleet.imaging.graphics import Origin, carried, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import (
     ended,
@@ -65,7 +65,8 @@ class Work:
 
     @property
     def origin(self) -> Origin:
-        return Origin(self.facts.format, self.size, len(self.data), self.drawn, self.credit)
+        told = self.facts.format, self.size, len(self.data), self.drawn, self.credit
+        return Origin(*told, self.data)
 
     def with_caveats(self, *caveats: Caveat) -> "Work":
         fresh = [caveat for caveat in dict.fromkeys(caveats) if caveat not in self.caveats]
@@ -251,6 +252,16 @@ def drop_idle_alpha(work: Work) -> Work:
     return replace(work, picture=work.picture.convert(mode.removesuffix("A")))
 
 
+def leave_nothing_hidden(work: Work) -> Work:
+    """What was rubbed out by opacity alone is there yet, and lossy formats would publish it.
+
+    Scaling has left nothing of it.
+    """
+    if not work.picture.mode.endswith("A") or work.picture.size != work.size:
+        return work
+    return replace(work, picture=carried(work.picture))
+
+
 STEPS: tuple[Step, ...] = (
     judge_again,
     read_orientation,
@@ -265,6 +276,7 @@ STEPS: tuple[Step, ...] = (
     orient,
     convert_to_srgb,
     drop_idle_alpha,
+    leave_nothing_hidden,
 )
 
 

@@ -2,8 +2,9 @@
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 from imagefleet.imaging.headers.facts import (
     HeaderFacts,
@@ -19,6 +20,9 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MAX_SIDE = 2**31 - 1
 _CHUNK = struct.Struct(">I4s")  # length and name, before the content
 _HEADER = struct.Struct(">IIBBxxB")  # width, height, bits a sample, type of colour, interlaced
+_INDEXED = 3  # the type of colour that has a palette
+_KEYED = {0: 1, 2: 3}  # the types of which one colour may be transparent, and its samples
+_MOST_BITS = 8  # a sample, of pixels that are passed on as they are coded
 _HEADER_AT = len(SIGNATURE) + _CHUNK.size
 _CHECKSUM_BYTES = 4  # behind the content
 # Before the pixels: text and metadata, of which an editor that keeps everything writes some dozens.
@@ -81,6 +85,95 @@ def check_pixels(data: bytes) -> None:
             raise corrupt(ImageFormat.PNG, "a second header")
         if name == b"IDAT" and _damaged(data, start, end):
             raise corrupt(ImageFormat.PNG, "wrong checksum of pixels")
+
+
+class Coded(NamedTuple):
+    """Pixels as they are coded in a PNG, with what their colours are, and nothing else of it."""
+
+    header: bytes
+    pixels: bytes
+    palette: bytes = b""
+    transparent: bytes = b""
+
+    def file(self, credit: bytes = b"") -> bytes:
+        """A PNG of them, every checksum our own; EXIF of our own says whose it is."""
+        stated = credit.removeprefix(b"Exif\0\0")
+        named = (b"PLTE", self.palette), (b"tRNS", self.transparent), (b"eXIf", stated)
+        there = [each for each in named if each[1]]
+        chunks = [(b"IHDR", self.header), *there, (b"IDAT", self.pixels), (b"IEND", b"")]
+        return SIGNATURE + b"".join(
+            _CHUNK.pack(len(content), name)
+            + content
+            + zlib.crc32(name + content).to_bytes(_CHECKSUM_BYTES)
+            for name, content in chunks
+        )
+
+    def of_colours(self, used: Sequence[int]) -> Self | None:
+        """With a palette of these alone, by the number of pixels that have each.
+
+        None: some have a colour that is not there, or what nobody sees has two.
+        """
+        colours = [self.palette[at : at + 3] for at in range(0, len(self.palette), 3)]
+        pairs = [*zip(colours, self.transparent.ljust(len(colours), b"\xff"), strict=False)]
+        last = max(number for number, pixels in enumerate(used) if pixels)
+        unseen = [pixels for (_, opacity), pixels in zip(pairs, used, strict=False) if not opacity]
+        if last >= len(colours) or sum(map(bool, unseen)) > 1:
+            return None
+        kept = [
+            (colour if pixels and opacity else bytes(3), opacity if pixels else 255)
+            for (colour, opacity), pixels in zip(pairs, used, strict=False)
+        ][: last + 1]
+        return self._replace(
+            palette=b"".join(colour for colour, _ in kept),
+            transparent=bytes(opacity for _, opacity in kept).rstrip(b"\xff"),
+        )
+
+
+def coded(data: bytes) -> Coded | None:
+    """The pixels of a whole PNG, if they are all that is in its chunks of pixels.
+
+    So the stream has exactly the bytes that its rows need, ends there, and nothing is behind it.
+    Costs what inflating does. Not of 16 bits a sample, of which variants have eight.
+    """
+    width, height, depth, colour, interlaced = _HEADER.unpack_from(data, _HEADER_AT)
+    pixels = b"".join(_coded_pieces(data))
+    if depth > _MOST_BITS or not _is_filled(pixels, _pixel_bytes(data)):
+        return None
+    there: dict[bytes, bytes] = {}
+    for name, start, end in _chunks(data, _MAX_CHUNKS):
+        if name == b"IDAT":
+            break
+        if name in (b"PLTE", b"tRNS"):
+            if name in there:
+                return None
+            there[name] = data[start:end]
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    if colour == _INDEXED:
+        palette = there.get(b"PLTE", b"")
+        whole = palette and len(palette) % 3 == 0
+        return Coded(header, pixels, palette, there.get(b"tRNS", b"")) if whole else None
+    transparent = there.get(b"tRNS", b"")
+    if not transparent or colour not in _KEYED:
+        return Coded(header, pixels)
+    key = struct.Struct(f">{_KEYED[colour]}H")
+    if len(transparent) != key.size:
+        return None
+    samples = (sample & (1 << depth) - 1 for sample in key.unpack(transparent))
+    return Coded(header, pixels, transparent=key.pack(*samples))
+
+
+def _is_filled(pixels: bytes, wanted: int) -> bool:
+    """Whether a stream inflates to just so many bytes, and ends with its last one."""
+    inflated, rest = zlib.decompressobj(), pixels
+    try:
+        while wanted >= 0 and not inflated.eof:
+            piece = inflated.decompress(rest, _INFLATED_BYTES)
+            if not piece and not inflated.eof:
+                return False
+            wanted, rest = wanted - len(piece), inflated.unconsumed_tail
+    except zlib.error:
+        return False
+    return not wanted and not inflated.unused_data
 
 
 def check_rows(data: bytes) -> None:

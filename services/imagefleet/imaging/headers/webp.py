@@ -32,6 +32,25 @@ def webp_facts(data: bytes) -> HeaderFacts:
     return facts
 
 
+def coded(data: bytes) -> bytes | None:
+    """The pixels of a still WebP as they are coded, if nothing was lost where they were."""
+    at = _RIFF_HEADER_BYTES
+    while at + 8 <= len(data):
+        name, length = _CHUNK.unpack_from(data, at)
+        if name == b"VP8L":
+            return data[at + 8 : at + 8 + length]
+        if name not in (b"VP8X", *_METADATA):
+            return None
+        at += 8 + length + length % 2
+    return None
+
+
+def file_of(pixels: bytes) -> bytes:
+    """A WebP of these pixels, coded without loss, and nothing else."""
+    chunk = _CHUNK.pack(b"VP8L", len(pixels)) + pixels + bytes(len(pixels) % 2)
+    return _CHUNK.pack(b"RIFF", len(chunk) + 4) + b"WEBP" + chunk
+
+
 def _size(data: bytes) -> tuple[int, int]:
     kind = take(data, 12, 4)
     if kind == b"VP8X":

@@ -186,7 +186,7 @@ class Nursery:
             files=(RESULT_FILE, *files),
             confinement=asdict(allowance.confinement()),
         )
-        message = json.dumps(asdict(request)).encode()
+        message = json.dumps({each: getattr(request, each) for each in request.__slots__}).encode()
         if len(message) > LONGEST_MESSAGE or len(request.files) > MOST_FILES:
             detail = f"a request of {len(message)} bytes with {len(files)} files"
             raise ValueError(detail)
