@@ -77,6 +77,14 @@ def is_named(part: type[Slice]) -> bool:
     return any(given.get(name) or given.get(f"{name}_FILE") for name in names)
 
 
+def names_of(settings: type[BaseModel]) -> frozenset[str]:
+    """Return the variables of a process or a slice, and those that name a file in their place."""
+    known = {
+        name for part in slices_of(settings).values() for of in variables(part) for name in of.names
+    }
+    return frozenset(known | {f"{name}_FILE" for name in known})
+
+
 def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:
     """Return the slices of a process by attribute; a slice alone has no attribute."""
     if issubclass(settings, Slice):

@@ -170,10 +170,27 @@ def _without_secrets(text: str) -> str:
 def _rendering(log_format: Literal["json", "console"], *, colours: bool) -> list[Processor]:
     if log_format == "json":
         return [_as_json]
-    console = structlog.dev.ConsoleRenderer(
+    return [_harmless_on_a_terminal, _on_a_console(colours=colours)]
+
+
+def _on_a_console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
         colors=colours, exception_formatter=structlog.dev.plain_traceback
     )
-    return [_harmless_on_a_terminal, console]
+
+
+def read_line(line: str) -> dict[str, object] | None:
+    """What a process told in the form `json`; None: no line of a log."""
+    with suppress(orjson.JSONDecodeError):
+        told = orjson.loads(line) if line.startswith("{") else None
+        if isinstance(told, dict) and isinstance(told.get("event"), str):
+            return told
+    return None
+
+
+def for_a_person(told: Mapping[str, object]) -> str:
+    """The same in the form `console`; a traceback makes it several lines."""
+    return str(_on_a_console(colours=False)(None, "", _harmless_on_a_terminal(None, "", {**told})))
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:

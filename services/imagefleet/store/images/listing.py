@@ -2,8 +2,8 @@
 
 A status is no column, so a page that is filtered looks at a bounded number of candidates and ends
 there, short or empty, with where to go on. Candidates of what is rare are not every image: failed
-and pending ones are found by their jobs, and deleted ones by their tombstones. One image, of any tenant,
-is told with its past: the originals it was given, what it showed of them.
+and pending ones are found by their jobs, and deleted ones by their tombstones.
+One image, of any tenant, is told with its past: its originals, and what it showed of them.
 """
 
 from collections.abc import Mapping, Sequence
