@@ -31,7 +31,7 @@ KEYS: Final = {
     "operator-key": ("submit", "read", "operate", "originals"),
 }
 LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
-MISSED_FOR: Final = 30.0  # seconds after it is back; a loop that failed rests before it looks again
+MISSED_FOR: Final = 30.0  # seconds, also after it is back: a loop that failed rests for a while
 
 
 class Stack:
@@ -47,7 +47,7 @@ class Stack:
         self._aws = EmbeddedAws(state.path, port=ports.aws or None, say=say)
         self._passwords = state.role_passwords(ROLES)
         self._topology: dict[str, str] = {}
-        self._back_at: dict[str, float] = {}
+        self._missed_at: dict[str, float] = {}
 
     @property
     def facts(self) -> Facts:
@@ -71,8 +71,8 @@ class Stack:
 
     def has_ended(self, server: str) -> bool:
         """Whether it is away, or was a moment ago."""
-        back_at = self._back_at.get(server, -MISSED_FOR)
-        return server not in self.pids or time.monotonic() - back_at < MISSED_FOR
+        missed_at = self._missed_at.get(server, -MISSED_FOR)
+        return server not in self.pids or time.monotonic() - missed_at < MISSED_FOR
 
     async def start(self) -> None:
         """Start both side by side; return when a process could start."""
@@ -96,8 +96,9 @@ class Stack:
                 if name not in self.pids:
                     self.restarts += 1
                     self._say(f"{name} ended, starts again (restart {self.restarts})")
+                    self._missed_at[name] = time.monotonic()
                     await restart()
-                    self._back_at[name] = time.monotonic()
+                    self._missed_at[name] = time.monotonic()
                     changed()
 
     async def _restart_postgres(self) -> None:

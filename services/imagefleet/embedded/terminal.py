@@ -176,7 +176,7 @@ def warning(told: Mapping[str, object], file: Path) -> str:
     trace = str(told.get("exception") or "").strip()
     if trace:
         last = trace.splitlines()[-1]
-        words.append(f"{_clipped(last)} (traceback in {file})")
+        words.append(f"{_clipped(last)} (traceback in {_as_typed(file)})")
     return " ".join([str(told["event"]), *words])
 
 
@@ -226,10 +226,11 @@ class LogFiles:
         return self._files[process]
 
 
-class Heard(io.TextIOBase):
+class Heard(io.StringIO):
     """A stream whose lines a terminal hears, as those of a process."""
 
     def __init__(self, terminal: Terminal, process: str) -> None:
+        super().__init__()
         self._terminal = terminal
         self._process = process
 
@@ -251,11 +252,11 @@ def what_to_try(facts: Facts, processes: Processes, state: Path, *, gallery: boo
     folder = _as_typed(state)
     key, secret = facts.aws["AWS_ACCESS_KEY_ID"], facts.aws["AWS_SECRET_ACCESS_KEY"]
     if gallery:
-        yield f"gallery   {facts.public_base_url}/gallery shows what the demo made"
-    yield f"console   {processes.console_url}, log in with the key in {folder}/operator-key"
-    yield f"API       {processes.api_url}/docs has its routes, {folder}/api-key a producer's key"
-    yield f"AWS       {facts.aws['AWS_ENDPOINT_URL']}, key {key}, secret {secret}"
-    yield f"logs      {folder}/logs has all that processes say; --verbose shows it"
+        yield f"gallery  {facts.public_base_url}/gallery shows what the demo made"
+    yield f"console  {processes.console_url}, log in with the key in {folder}/operator-key"
+    yield f"API      {processes.api_url}, its routes at /docs, a key in {folder}/api-key"
+    yield f"AWS      {facts.aws['AWS_ENDPOINT_URL']} key {key} secret {secret}"
+    yield f"logs     {folder}/logs has all that processes say; --verbose shows it"
     yield ""
     yield "In another terminal, in this folder, with any image you have:"
     yield ""
@@ -266,7 +267,7 @@ def what_to_try(facts: Facts, processes: Processes, state: Path, *, gallery: boo
     yield f"  {own}jobs list"
     yield f"  (. {folder}/aws.env; aws --endpoint-url $AWS_ENDPOINT_URL sqs list-queues)"
     yield ""
-    yield "Ctrl-C ends everything in order and keeps it for next time; a second one ends it now."
+    yield "Ctrl-C ends all of it in order and keeps it for next time; a second one ends it now."
 
 
 def _as_typed(path: Path) -> str:

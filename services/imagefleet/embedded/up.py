@@ -210,8 +210,8 @@ class Up:
         self.terminal.results.print(table_of(tried))
         self.terminal.results.print(
             f"{completed} of {len(tried)} completed, {results['variants']} variants "
-            f"fetched and decoded, {restarts} restarts; ready after {ready_after:.1f} s, "
-            f"demo {seconds:.1f} s, {self._elapsed():.1f} s in all"
+            f"fetched and decoded, {restarts} restarts\n"
+            f"ready after {ready_after:.1f} s, demo {seconds:.1f} s, {self._elapsed():.1f} s in all"
         )
 
     def _started(self, process: str) -> str:

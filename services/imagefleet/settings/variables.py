@@ -187,6 +187,7 @@ A process names every fault at once, and does not start with one (exit code 2).
 An empty variable is an unset one.
 Any of them may come from a file, as secrets should: the same name with `_FILE` behind it and the
 path of the file, instead of the variable itself.
+`imagefleet up` gives its processes none of the environment around it: `--set NAME=VALUE` does.
 
 ## What is no variable
 

@@ -49,6 +49,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1
 _FIRST_KEYS: Final = ("timestamp", "level", "event")
 _MANY_LINES: Final = frozenset({"exception", "stack"})
 _NOISY: Final = ("aioboto3", "aiobotocore", "asyncio", "boto3", "botocore", "urllib3", "s3transfer")
+_TOLD_ALREADY: Final = ("asyncpg.pool",)  # each try to connect, by whoever misses the database
 _BRING_HANDLERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
@@ -183,7 +184,7 @@ def read_line(line: str) -> dict[str, object] | None:
     """What a process told in the form `json`; None: no line of a log."""
     with suppress(orjson.JSONDecodeError):
         told = orjson.loads(line) if line.startswith("{") else None
-        if isinstance(told, dict) and isinstance(told.get("event"), str):
+        if isinstance(told, dict) and all(isinstance(told.get(key), str) for key in _FIRST_KEYS):
             return told
     return None
 
@@ -266,6 +267,8 @@ def _route_libraries(
     logging.captureWarnings(capture=True)
     for name in _NOISY:  # at debug they write every byte of every request, signatures included
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    for name in _TOLD_ALREADY:
+        logging.getLogger(name).setLevel(max(level, logging.ERROR))
     for name in _BRING_HANDLERS:
         logger = logging.getLogger(name)
         logger.handlers.clear()
