@@ -22,7 +22,7 @@ from tests.support.eventually import eventually
 
 JOB = "0199a5c2-7d41-7000-8000-000000000001"
 FAILED = {
-    "event": "job.failed", "level": "info", "job_id": JOB, "job_type": "process_image",
+    "timestamp": "2026-01-01T00:00:00Z", "event": "job.failed", "level": "info", "job_id": JOB, "job_type": "process_image",
     "state": "failed", "why": "corrupt", "tenant_id": "demo", "worker_id": "w",
 }  # fmt: skip
 TRACE = "Traceback (most recent call last):\n  File x, line 1\nValueError: it is odd"
@@ -249,6 +249,7 @@ FACTS = Facts(
     database_urls={},
     aws={
         "AWS_ENDPOINT_URL": "http://127.0.0.1:21234",
+        "AWS_REGION": "eu-central-1",
         "AWS_ACCESS_KEY_ID": "imagefleet",
         "AWS_SECRET_ACCESS_KEY": "imagefleet-on-this-machine-only",
     },

@@ -324,7 +324,11 @@ async def test_a_newcomer_sees_what_started_what_failed_and_what_the_demo_made(p
         await a_job_that_fails_is_a_line(facts, command)
         await a_postgres_that_comes_back_is_a_line(facts, command, place)
 
-    async with imagefleet(*begun[:-2], "--exit", folder=place) as again:
+    async with imagefleet(*begun[:-2], folder=place) as again:
+        facts = await ready(again, place / ".imagefleet" / "ready.json")
+        await again.hear("/gallery shows what the demo made")
+        await the_gallery_is_still_there(facts)
+        again.process.send_signal(signal.SIGTERM)
         assert await again.ends() == 0, again.story
 
 
@@ -356,6 +360,15 @@ async def the_gallery_shows_all_of_it(facts: dict[str, Any], command: Command, p
     assert len(jobs) == 2
     assert all(link.startswith(facts["console_url"]) for link in jobs)
     assert len(links) - len(jobs) == 20
+
+
+async def the_gallery_is_still_there(facts: dict[str, Any]) -> None:
+    async with httpx.AsyncClient(follow_redirects=True) as viewer:
+        page = await viewer.get(f"{facts['public_base_url']}/gallery")
+        paths = re.findall(r'<img src="([^"]+)"', page.text)
+        pictures = [await viewer.get(f"{facts['public_base_url']}{path}") for path in paths]
+    assert page.text.count(facts["console_url"]) == len(pictures) == 2
+    assert {200} == {picture.status_code for picture in pictures}
 
 
 async def the_other_verbs_find_it(facts: dict[str, Any], place: Path) -> None:

@@ -243,7 +243,11 @@ class Heard(io.StringIO):
 
 def for_a_shell(facts: Facts) -> str:
     """The emulator's variables, for a shell to read; none of an account stays beside them."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in facts.aws.items()]
+    told = {
+        **facts.aws,
+        "AWS_DEFAULT_REGION": facts.aws["AWS_REGION"],
+    }  # for botocore and older CLIs
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
     return "\n".join(["unset AWS_PROFILE AWS_SESSION_TOKEN", *lines, ""])
 
 

@@ -85,7 +85,6 @@ class Up:
         )
         heard = Heard(self.terminal, "up")
         configure("console" if wishes.verbose else "json", "warning", process="up", stream=heard)
-        self._stack = Stack(state, ports, self.terminal.say)
         self._processes = Processes(
             workers=wishes.workers,
             api_port=ports.api,
@@ -93,6 +92,7 @@ class Up:
             settings=settings_of(wishes.settings),
             log_format=None if wishes.verbose else "json",
         )
+        self._stack = Stack(state, ports, self.terminal.say)
         self._supervisor: Supervisor | None = None
         self._ready = False
         self._ready_files = {state.ready_file, (wishes.ready_file or state.ready_file).absolute()}

@@ -174,6 +174,7 @@ def _rendering(log_format: Literal["json", "console"], *, colours: bool) -> list
     return [_harmless_on_a_terminal, _on_a_console(colours=colours)]
 
 
+@lru_cache(maxsize=2)
 def _on_a_console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
         colors=colours, exception_formatter=structlog.dev.plain_traceback
