@@ -22,7 +22,8 @@ from tests.support.eventually import eventually
 
 JOB = "0199a5c2-7d41-7000-8000-000000000001"
 FAILED = {
-    "timestamp": "2026-01-01T00:00:00Z", "event": "job.failed", "level": "info", "job_id": JOB, "job_type": "process_image",
+    "timestamp": "2026-01-01T00:00:00Z", "level": "info", "event": "job.failed",
+    "job_id": JOB, "job_type": "process_image",
     "state": "failed", "why": "corrupt", "tenant_id": "demo", "worker_id": "w",
 }  # fmt: skip
 TRACE = "Traceback (most recent call last):\n  File x, line 1\nValueError: it is odd"

@@ -243,10 +243,8 @@ class Heard(io.StringIO):
 
 def for_a_shell(facts: Facts) -> str:
     """The emulator's variables, for a shell to read; none of an account stays beside them."""
-    told = {
-        **facts.aws,
-        "AWS_DEFAULT_REGION": facts.aws["AWS_REGION"],
-    }  # for botocore and older CLIs
+    # Older clients look for the second name alone.
+    told = {**facts.aws, "AWS_DEFAULT_REGION": facts.aws["AWS_REGION"]}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
     return "\n".join(["unset AWS_PROFILE AWS_SESSION_TOKEN", *lines, ""])
 
