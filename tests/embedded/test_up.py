@@ -304,7 +304,7 @@ UNTIL_READY: Final = 12  # lines at most; on the first day `make setup` has thre
 async def test_a_newcomer_sees_what_started_what_failed_and_what_the_demo_made(place: Path) -> None:
     around = {"MAX_PIXELS": "4000000", "COLUMNS": "100"}
     begun = ("up", "--api-port", "0", "--console-port", "0", "--edge-port", "0", "--demo", "2")
-    told = (*begun, "--set", "WORKER_JOB_TYPES=noop,process_image")
+    told = (*begun, "--set", "WORKER_FAST_SLOTS=8")
     async with imagefleet(*told, environment=around, folder=place) as command:
         facts = await ready(command, place / ".imagefleet" / "ready.json")
         await command.hear("Ctrl-C ends")
