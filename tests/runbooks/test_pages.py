@@ -161,6 +161,7 @@ def manifests() -> Manifests:
         pytest.skip(str(error))
 
 
+@pytest.mark.timeout(300)  # the first one fetches what renders
 @pytest.mark.parametrize(
     "line",
     [line for block in BLOCKS for line in block.lines if line.startswith("kubectl ")],
