@@ -247,6 +247,7 @@ async def running_stack(
             "longest_pause": 0.3,
             "poison": poison,
             "attempt_seconds": attempt_seconds,
+            "turned": str(folder / "turned.json"),
             **({"walk": str(walk)} if walk else {}),
         }
         process = begin(folder, workers, faults)

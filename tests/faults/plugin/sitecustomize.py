@@ -41,6 +41,8 @@ JOB: contextvars.ContextVar[str] = contextvars.ContextVar("job")
 # A file, where somebody wants to know of calls to AWS.
 CALLS: str = os.environ.get("IMAGEFLEET_CALLS", "")  # noqa: TID251
 HEARD = "imagefleet.aws.session"
+if PROCESS and "turned" in GIVEN:  # a file that a test writes before a process begins anew
+    importlib.import_module("turning").turn(GIVEN["turned"], PROCESS)
 # In a process that is to tell where it walks, `walking.py` and what it has begun.
 WALKING: Any = None
 if "walk" in GIVEN and PROCESS in {"api", "worker", "maintenance"}:
