@@ -117,7 +117,7 @@ def test_the_harness_of_the_tests_says_what_each_of_its_modules_is_for() -> None
 
 PAGES = (
     *(ROOT / "docs").glob("*.md"),
-    *(ROOT / "docs" / "runbooks").glob("*.md"),
+    *(ROOT / "docs" / "runbooks").rglob("*.md"),
     ROOT / ".github" / "CONTRIBUTING.md",
     ROOT / "README.md",
 )
