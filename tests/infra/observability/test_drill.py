@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 
 IN_A_HURRY = 30.0  # what durations are divided by: five minutes are ten seconds
 PATIENCE = 60.0  # seconds
-FEW = 0.6  # seconds: a world that is written down answers at once
+FEW = 0.3  # seconds: a world that is written down answers at once
 
 
 async def test_a_pause_that_somebody_forgot_is_seen_and_ended_by_what_its_runbooks_say(

@@ -36,17 +36,16 @@ def namespace() -> str:
 def deployments() -> dict[str, str]:
     """Their names, with the kind of process that each runs."""
     base = K8S / "base"
-    plain = {
-        document["metadata"]["name"]: document["metadata"]["labels"]["app.kubernetes.io/component"]
-        for path in base.glob("*.yaml")
+    lanes = [documents(path)[0] for path in (base / "workers").glob("*/kustomization.yaml")]
+    suffixes = {"worker": [each["nameSuffix"] for each in lanes if "nameSuffix" in each]}
+    return {
+        document["metadata"]["name"] + suffix: kind
+        for path in (*base.glob("*.yaml"), base / "workers" / "lane" / "deployment.yaml")
         for document in documents(path)
         if document["kind"] == "Deployment"
+        and (kind := document["metadata"]["labels"]["app.kubernetes.io/component"]) in KINDS
+        for suffix in suffixes.get(kind, [""])
     }
-    (lane,) = documents(base / "workers" / "lane" / "deployment.yaml")
-    lanes = [documents(path)[0] for path in (base / "workers").glob("*/kustomization.yaml")]
-    suffixes = [each["nameSuffix"] for each in lanes if "nameSuffix" in each]
-    names = plain | {f"{lane['metadata']['name']}{suffix}": "worker" for suffix in suffixes}
-    return {name: kind for name, kind in names.items() if kind in KINDS}
 
 
 class Cluster:

@@ -50,15 +50,9 @@ def written_of(alert: str) -> str:
 
 
 def page_of(alert: str) -> str:
-    """The page, or the section of it, that the alert's rule links to."""
-    links = [rule.document["annotations"]["runbook_url"] for rule in alerts() if rule.name == alert]
-    if len(links) != 1:
-        message = f"{alert}: {len(links)} rules are named so"
+    """What the alert's own rule links to."""
+    pages = [rule.document["annotations"]["runbook_url"] for rule in alerts() if rule.name == alert]
+    if len(pages) != 1:
+        message = f"{alert}: {len(pages)} rules are named so"
         raise NoCommandError(message)
-    page, _, anchor = str(links[0]).partition("#")
-    text = (ROOT / page).read_text(encoding="utf-8")
-    if not anchor:
-        return text
-    sections = re.split(r"^#+ ", text, flags=re.MULTILINE)
-    (section,) = [part for part in sections if part.partition("\n")[0].lower() == anchor]
-    return section
+    return (ROOT / str(pages[0])).read_text(encoding="utf-8")

@@ -130,7 +130,9 @@ async def a_world(
     aws_port = free_port()
     async with (
         gate_before("127.0.0.1", aws_port) as s3,
-        running_stack(settings=_settings(s3), poison=True, gates=gates, aws_port=aws_port) as stack,
+        running_stack(
+            settings=_settings(s3), points=(), poison=True, gates=gates, aws_port=aws_port
+        ) as stack,
         scraping(
             folder, stack.facts["metrics_urls"], rules=rules, every=f"{SCRAPED_EVERY * 1000:.0f}ms"
         ) as prometheus,
