@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if promtool is None or program("prometheus") is None:
         say("NOT PLAYED: there is no Prometheus, and Debian's package cannot be had")
         return 1
-    if wrong := _not_to_be_played(promtool, given.divisor):
-        say(wrong)
+    if hindrance := _hindrance(promtool, given.divisor):
+        say(hindrance)
         return 1
     say(f"promtool has nothing to complain of; every duration is divided by {given.divisor:g}")
     begun = time.monotonic()
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _not_to_be_played(promtool: Path, divisor: float) -> str:
+def _hindrance(promtool: Path, divisor: float) -> str:
     """What is wrong with the rules as they are, or with dividing them by so much."""
     if complaints := complaints_of(promtool):
         return complaints

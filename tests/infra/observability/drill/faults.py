@@ -16,7 +16,7 @@ Does: TypeAlias = Callable[[World], Awaitable[None]]
 StandsFor: TypeAlias = Mapping[str, str]
 
 MANY: Final = 600  # more than `BacklogGrows` calls a backlog
-A_FLOOD: Final = 1_600
+A_FLOOD: Final = 3_000
 HELD: Final = 8
 FEW: Final = 5
 PICTURES: Final = 12
@@ -35,6 +35,8 @@ class Fault:
     name: str
     alerts: tuple[str, ...]
     """Those that it has to raise, in the order in which their runbooks are followed."""
+    prepared: Does = nothing
+    """Have the fleet in the state that it is to be hit in."""
     brought: Callable[[World], Awaitable[StandsFor]]
     """Bring it in; what the placeholders of the runbooks stand for."""
     mended: Does = nothing
@@ -53,10 +55,14 @@ LETTERS: Final = "SELECT count(*) FROM dead_letters WHERE acknowledged_at IS NUL
 FINGERPRINT: Final = "SELECT min(fingerprint) FROM dead_letters WHERE acknowledged_at IS NULL"
 
 
-async def forget_pauses(world: World) -> StandsFor:
-    """Two, of one type and of everything, and work that goes on arriving."""
+async def pause(world: World) -> None:
+    """One type, and everything."""
     await world.orders("imagefleet queue pause --type noop --reason 'a bad release'")
     await world.orders("imagefleet queue pause --all --yes --reason 'a new database'")
+
+
+async def forget_pauses(world: World) -> StandsFor:
+    """Work goes on arriving."""
     await world.producer.submit_many(MANY)
     await make_older(world)
     return {"TYPE": "noop"}
@@ -75,10 +81,13 @@ async def make_older(world: World) -> None:
     await world.asks(MAKE_OLDER, AN_AGE)
 
 
-async def kill_the_worker(world: World) -> StandsFor:
-    """The only one, amid what it does; others are due meanwhile."""
+async def keep_the_worker_busy(world: World) -> None:
     await world.producer.submit_many(HELD, {"milliseconds": 20_000})
     await world.comes_to(PROCESSING, HELD, within=20)
+
+
+async def kill_the_worker(world: World) -> StandsFor:
+    """The only one, amid what it does; others are due meanwhile."""
     world.cluster.lose("worker")
     await world.producer.submit_many(FEW)
     await make_older(world)
@@ -91,10 +100,13 @@ async def start_the_worker(world: World) -> None:
     await world.comes_to(NOT_OVER, 0, within=90)
 
 
-async def flood(world: World) -> StandsFor:
-    """Of one tenant, while somebody has turned the lane down."""
+async def turn_down(world: World) -> None:
     await world.orders("imagefleet settings live set slots.lane.fast 4 --reason 'a slow database'")
-    await world.producer.submit_many(A_FLOOD, {"milliseconds": 1000})
+
+
+async def flood(world: World) -> StandsFor:
+    """Of one tenant, in a lane that has less room than it might."""
+    await world.producer.submit_many(A_FLOOD, {"milliseconds": 300})
     return {"TENANT": "demo", "LANE": "fast"}
 
 
@@ -127,12 +139,15 @@ async def acknowledge(world: World) -> None:
     await world.undoes("imagefleet dlq ack --type process_image --yes --note 'the drill is over'")
 
 
-async def lose_s3(world: World) -> StandsFor:
-    """Whoever calls it is hung up on, amid pictures that are made again."""
+async def publish(world: World) -> None:
     for number in range(PICTURES):
         picture = saved(quadrants(60 + number, 40))
         assert (await world.producer.upload(picture)).status_code == 202
     await world.comes_to(NOT_OVER, 0, within=60)
+
+
+async def lose_s3(world: World) -> StandsFor:
+    """Whoever calls it is hung up on, while pictures are made again."""
     world.s3.close()
     answer = await world.producer.submit("reprocess_images", {"all_images": True})
     assert answer.status_code == 202, answer.text
@@ -189,16 +204,20 @@ FAULTS: Final = (
     Fault(
         name="pause forgotten",
         alerts=("BacklogGrows", "NoProgress"),
+        prepared=pause,
         brought=forget_pauses,
         cleared=resume,
     ),
     Fault(
         name="worker killed",
         alerts=("ProcessDown", "WorkersDie", "NoWorkers"),
+        prepared=keep_the_worker_busy,
         brought=kill_the_worker,
         cleared=start_the_worker,
     ),
-    Fault(name="flood", alerts=("FastLaneFull",), brought=flood, cleared=turn_up),
+    Fault(
+        name="flood", alerts=("FastLaneFull",), prepared=turn_down, brought=flood, cleared=turn_up
+    ),
     Fault(
         name="poison",
         alerts=("DeadLetters",),
@@ -209,6 +228,7 @@ FAULTS: Final = (
     Fault(
         name="S3 gone",
         alerts=("BreakerOpen",),
+        prepared=publish,
         brought=lose_s3,
         mended=bring_s3_back,
         cleared=close_the_breaker,

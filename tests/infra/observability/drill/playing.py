@@ -74,12 +74,13 @@ class Watch:
             await asyncio.sleep(LOOKS_EVERY)
 
     async def calms(self, *, within: float) -> list[str]:
-        """The alerts that wake somebody and still fire when it is over."""
+        """Those that still fire when it is over: the expected ones, and whatever wakes somebody."""
         deadline = time.monotonic() + within
         while True:
-            pages = [name for name, how in (await self.firing()).items() if how == "page"]
-            if not pages or time.monotonic() > deadline:
-                return sorted(pages)
+            now = await self.firing()
+            left = {name for name in now if now[name] == "page" or name in self._expected}
+            if not left or time.monotonic() > deadline:
+                return sorted(left)
             await asyncio.sleep(LOOKS_EVERY)
 
 
@@ -101,7 +102,6 @@ class Player:
         watch = Watch(self._world, fault.alerts)
         before = await watch.firing()
         played.wrong += [f"{alert} fired before" for alert in fault.alerts if alert in before]
-        self._say(f"{fault.name}: it is brought in")
         try:
             await self._course(fault, played, watch)
         except (AssertionError, httpx.HTTPError) as error:
@@ -111,7 +111,9 @@ class Player:
         left = await watch.calms(within=self._patience)
         played.wrong += [f"{alert} was left behind" for alert in left]
         played.others = watch.others
-        played.wrong = [f"{fault.name}: {fault_of_it}" for fault_of_it in played.wrong]
+        played.wrong = [f"{fault.name}: {what}" for what in played.wrong]
+        if watch.others:
+            self._say(f"{fault.name}: beside them fired {', '.join(sorted(watch.others))}")
         return played
 
     async def _clear(self, fault: Fault, wrong: list[str]) -> None:
@@ -121,6 +123,8 @@ class Player:
             wrong.append(f"it could not be cleared away: {error}")
 
     async def _course(self, fault: Fault, played: Played, watch: Watch) -> None:
+        await fault.prepared(self._world)
+        self._say(f"{fault.name}: it is brought in")
         begun = time.monotonic()
         stands_for = await fault.brought(self._world)
 
