@@ -10,7 +10,7 @@ READY := .venv/.ready
 .NOTPARALLEL:
 .PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
-	check-infra check-observability promtool observe-test apply-test image image-test localstack localstack-up localstack-down
+	check-infra check-observability promtool observe-test drill apply-test image image-test localstack localstack-up localstack-down
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ promtool: $(READY) ## Fetch Prometheus and promtool, Debian's, and unpack them b
 
 observe-test: $(READY) ## A real Prometheus scrapes the embedded stack under load, and every panel of every dashboard is asked for; one minute
 	@$(BIN)/pytest -q -n 0 tests/infra/observability $(ARGS)
+
+drill: $(READY) ## Faults brought into a stack, each alert seen to fire, its runbook's command given, the alert seen gone, some eight minutes (ARGS="--only flood --json")
+	@$(BIN)/python -m tests.infra.observability.drill $(ARGS)
 
 fix: $(READY) ## Repair what needs no thought: format, lint, spelling, docs/settings.md, dashboards
 	$(BIN)/ruff check --quiet --fix . || true

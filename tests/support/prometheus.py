@@ -75,6 +75,15 @@ class Prometheus:
         told = (await self.http.get("/api/v1/rules")).json()
         return [rule for group in told["data"]["groups"] for rule in group["rules"]]
 
+    async def firing(self) -> dict[str, str]:
+        """The alerts that fire now, each with its severity."""
+        told = (await self.http.get("/api/v1/alerts")).json()
+        return {
+            alert["labels"]["alertname"]: alert["labels"]["severity"]
+            for alert in told["data"]["alerts"]
+            if alert["state"] == "firing"
+        }
+
 
 @asynccontextmanager
 async def scraping(

@@ -236,8 +236,13 @@ async def running_stack(
     poison: bool = False,
     attempt_seconds: float | None = None,
     walk: Path | None = None,
+    gates: Path | None = None,
+    aws_port: int = 0,
 ) -> AsyncIterator[Stack]:
-    """Start one in a folder of its own and end it in order, whatever the test did to it."""
+    """Start one in a folder of its own and end it in order, whatever the test did to it.
+
+    `gates` is a folder in which a file that is named as a process keeps that from starting again.
+    """
     journal = Journal()
     with stack_folder() as folder, directing(journal, points) as director:
         faults = {
@@ -249,8 +254,9 @@ async def running_stack(
             "attempt_seconds": attempt_seconds,
             "turned": str(folder / "turned.json"),
             **({"walk": str(walk)} if walk else {}),
+            **({"gates": str(gates)} if gates else {}),
         }
-        process = begin(folder, workers, faults)
+        process = begin(folder, workers, faults, aws_port)
         stack = Stack(process=process, folder=folder, journal=journal, director=director)
         try:
             await wait_until_ready(stack)
@@ -263,7 +269,9 @@ async def running_stack(
             await asyncio.to_thread(end, process)
 
 
-def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subprocess.Popen[bytes]:
+def begin(
+    folder: Path, workers: int, faults: Mapping[str, object], aws_port: int = 0
+) -> subprocess.Popen[bytes]:
     (folder / "tmp").mkdir()
     with (folder / "said").open("wb") as said:
         return subprocess.Popen(
@@ -273,6 +281,7 @@ def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subproces
                 *("--ready-file", str(folder / "ready.json")),
                 *("--workers", str(workers)),
                 *("--api-port", "0", "--console-port", "0", "--edge-port", "0"),
+                *("--aws-port", str(aws_port)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=said,
