@@ -89,11 +89,11 @@ async def crowd(fleet: Fleet) -> AsyncIterator[None]:
 
     async def ask() -> None:
         with suppress(httpx.HTTPError):  # of a process that ends
-            await fleet.producer.http.get("/v1/jobs")
+            await fleet.producer.http.get("/v1/images")
 
     async with fleet.stack.database("superuser") as own, asyncio.TaskGroup() as group:
         await own.execute("BEGIN")
-        await own.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        await own.execute("LOCK TABLE images IN ACCESS EXCLUSIVE MODE")
         for _ in range(CROWD):
             group.create_task(ask())
         yield
