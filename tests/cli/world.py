@@ -64,6 +64,8 @@ VERBS: Final = (
     ("operator", "jobs explain {waiting}"),
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
+    ("acme", "status"),
+    ("operator", "status"),
     ("operator", "workers list --jobs"),
     ("operator", "queue stats"),
     ("operator", "queue rates"),
@@ -219,10 +221,10 @@ async def _owe(
 
 
 ROLLED_UP: Final = """
-INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published, waits,
-                     durations, longest_wait, longest_duration)
+INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published,
+                     promised, late, waits, durations, longest_wait, longest_duration)
 SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), type, 'fast', 600, 540,
-       20, 40, 500, '{300,200,100}', array_fill(0::bigint, ARRAY[26]) || '{400,200}',
+       20, 40, 500, 510, 4, '{300,200,100}', array_fill(0::bigint, ARRAY[26]) || '{400,200}',
        interval '1.4 ms', interval '130 ms'
   FROM rollup_progress, unnest('{minute,hour}'::text[]) AS step,
        unnest('{process_image,noop}'::text[]) AS type

@@ -26,10 +26,10 @@ from imagefleet.cli import (
     tenants,
 )
 from imagefleet.cli.capacity import capacity
-from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
 from imagefleet.cli.recipes import app as recipes
+from imagefleet.cli.status import status
 from imagefleet.cli.submit import submit
 from imagefleet.cli.verbs import Json, StateDir, StateDirIfAny
 from imagefleet.errors import FleetError, Misconfigured
@@ -163,12 +163,13 @@ app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
 app.add_typer(queue.breaker, name="breaker", rich_help_panel=OPERATORS)
 app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
+app.command(rich_help_panel=OPERATORS)(status)
 app.add_typer(fleet.workers, name="workers", rich_help_panel=OPERATORS)
 app.command(rich_help_panel=OPERATORS)(fleet.audit)
 app.command(rich_help_panel=OPERATORS)(fleet.ledger)
 app.command(rich_help_panel=OPERATORS)(fleet.prune)
 app.command(rich_help_panel=OPERATORS)(fleet.sweep)
-app.command(rich_help_panel=OPERATIONS)(doctor)
+app.command(rich_help_panel=OPERATIONS)(database.doctor)
 app.add_typer(migrating.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 
