@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from imagefleet.api.http.requests import Tools
+from imagefleet.api.operators.queues import Looks
 from imagefleet.cli.layout import columns_of
 from imagefleet.cli.main import app
 from imagefleet.embedded.bootstrap import Endpoints, InPlace, apply
@@ -100,6 +101,7 @@ async def test_every_verb_on_a_terminal_and_nothing_that_is_pasted_is_cut(
         monkeypatch.setenv("DATABASE_URL", url)
         await superuser.execute("UPDATE workers SET beat_at = now()")  # the machine may be slow
         await rung(running)
+        app_of(running).state.looks = Looks()  # what was seen a moment ago is looked at again
         ended = await cli(*(word.format(**values) for word in verb.split()))
 
         is_whole(verb, ended, columns)

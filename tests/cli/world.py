@@ -64,7 +64,6 @@ VERBS: Final = (
     ("operator", "jobs explain {waiting}"),
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
-    ("acme", "status"),
     ("operator", "status"),
     ("operator", "workers list --jobs"),
     ("operator", "queue stats"),

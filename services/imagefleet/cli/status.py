@@ -124,7 +124,7 @@ def _promise(name: str, job_type: str, hour: Document, day: Document, queues: Do
 
 def _counted(rates: Document, job_type: str) -> dict[str, int]:
     kinds = [kind for kind in rates["kinds"] if kind["jobType"] == job_type]
-    return {name: sum(kind[name] for kind in kinds) for name in ("promised", "late")}
+    return {name: sum(kind.get(name, 0) for kind in kinds) for name in ("promised", "late")}
 
 
 def _stands(counted: dict[str, int], at_worst: Keeping) -> Keeping:
@@ -136,6 +136,8 @@ def _stands(counted: dict[str, int], at_worst: Keeping) -> Keeping:
 def _share(counted: dict[str, int]) -> str:
     """Never rounded up: 100 % are all."""
     promised = counted["promised"]
+    if not promised:
+        return "none"
     hundredths = math.floor(10_000 * (promised - counted["late"]) / promised)
     return f"{hundredths / 100:g} % of {promised:,}"
 
@@ -181,9 +183,9 @@ def _waiting(queues: Document) -> Document:
             if lane["waiting"] and not lane["workers"]:
                 yield Keeping.BROKEN, f"nobody serves the lane {lane['lane']}"
         served = {lane["lane"] for lane in queues["lanes"] if lane["workers"]}
-        for kind in {depth["jobType"] for depth in waits if depth["unroutable"]
-                     and depth["lane"] in served}:  # fmt: skip
-            yield Keeping.BROKEN, f"no worker takes {kind}"
+        for depth in waits:
+            if depth["unroutable"] and depth["lane"] in served:
+                yield Keeping.BROKEN, f"no worker takes {depth['jobType']}"
 
     return _line("waiting", told(), jobs=jobs, oldestSeconds=longest)
 
