@@ -9,11 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from imagefleet import runtime
+from imagefleet.errors import StoreRejected, Unavailable
 from imagefleet.runtime import (
     LONGEST_BACKOFF,
     Drain,
     every,
     pause_after,
+    tell_missed,
 )
 
 HOUR = timedelta(hours=1)
@@ -96,6 +99,41 @@ async def test_a_loop_outlives_a_step_that_fails(failure: Callable[[], object]) 
     (line,) = [line for line in logs if line["event"] == "step.failed"]
     assert line["step"] == "beat"
     assert line["exc_info"]
+
+
+async def test_what_a_process_misses_is_warned_of_once_however_many_loops_miss_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And without a trace, which would end at each of them."""
+    monkeypatch.setattr(runtime, "_WARNED", {})
+
+    def misses(code: str) -> Callable[[], object]:
+        def raises() -> None:
+            raise Unavailable(code, "It is away.", "somewhere")
+
+        return raises
+
+    with capture_logs() as logs:
+        await Beat(misses("database_unavailable"), misses("database_timeout")).run()
+        await Beat(misses("database_unavailable"), misses("sqs_unavailable")).run()
+        monkeypatch.setattr(runtime, "NEWS_AFTER", 0.0)
+        await Beat(misses("database_unavailable")).run()
+
+    told = [line for line in logs if line["event"] == "step.failed"]
+    levels = ["warning", "info", "info", "warning", "warning"]
+    assert levels == [line["log_level"] for line in told]
+    assert ("database_unavailable", "somewhere") == (told[0]["code"], told[0]["detail"])
+    assert not any("exc_info" in line for line in told)
+
+
+async def test_what_is_no_outage_is_warned_of_every_time() -> None:
+    rejected = StoreRejected("store_rejected", "It is refused.")
+
+    with capture_logs() as logs:
+        for _ in range(2):
+            tell_missed(rejected, "sample.failed", sample="jobs")
+
+    assert ["warning", "warning"] == [line["log_level"] for line in logs]
 
 
 async def test_a_step_that_passes_its_deadline_is_cancelled_and_the_loop_goes_on() -> None:

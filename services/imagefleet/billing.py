@@ -14,6 +14,7 @@ import structlog
 
 from imagefleet.aws.calls import Billed
 from imagefleet.errors import FleetError
+from imagefleet.runtime import tell_missed
 from imagefleet.store.database import Pool
 from imagefleet.store.fleet.rollups import tell_billed
 
@@ -50,8 +51,11 @@ async def tell(pool: Pool, billed: Billed) -> None:
     try:
         async with asyncio.timeout(TELL_WITHIN), pool.connection() as connection:
             await tell_billed(connection, sqs_requests=sqs_requests, s3_writes=s3_writes)
-    except (FleetError, TimeoutError) as error:
-        log.warning("billing.untold", code=getattr(error, "code", "database_timeout"))
+    except FleetError as error:
+        tell_missed(error, "billing.untold")
+        return
+    except TimeoutError:
+        log.warning("billing.untold", code="database_timeout")
         return
     billed.sqs_requests -= sqs_requests
     billed.s3_writes -= s3_writes

@@ -19,7 +19,7 @@ import structlog
 from imagefleet.aws.queue import MOST_ENTRIES, Message, Queue
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Lane, Ring, encode_message
-from imagefleet.runtime import Batcher
+from imagefleet.runtime import Batcher, tell_missed
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.rings import LaneRoom, confirm_rings, read_rooms
 
@@ -130,7 +130,7 @@ class Doorbell:
                 async with self._pool.use("confirm_rings") as connection:
                     await confirm_rings(connection, sent)
         except Unavailable as error:
-            log.warning("ring.unconfirmed", jobs=len(rings), code=error.code)
+            tell_missed(error, "ring.unconfirmed", jobs=len(rings))
         except Exception:
             # Nobody waits for an answer: a bug that is not told here would be told nowhere.
             log.exception("ring.broken", jobs=len(rings))

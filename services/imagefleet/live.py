@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from imagefleet.errors import FleetError
+from imagefleet.runtime import tell_missed
 from imagefleet.settings.in_force import Overlay, in_force
 from imagefleet.settings.live import Process, Value
 from imagefleet.store.database import Pool, unavailable
@@ -95,7 +96,7 @@ class Live:
             except FleetError as error:
                 if self._failing != error.code:
                     age = round(self.age.total_seconds(), 1)
-                    log.warning("settings.unread", code=error.code, age_seconds=age)
+                    tell_missed(error, "settings.unread", age_seconds=age)
                 self._failing = error.code
             except Exception as error:
                 if self._failing != type(error).__name__:

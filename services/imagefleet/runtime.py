@@ -28,7 +28,7 @@ from typing import Final, Generic, Self, TypeAlias, TypeVar
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from imagefleet.errors import Unavailable
+from imagefleet.errors import FleetError, Unavailable
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 with suppress(ImportError):  # it does not exist for every platform
@@ -47,6 +47,7 @@ Answer = TypeVar("Answer")
 FIRST_PAUSE: Final = 0.1  # seconds, doubled with every question that nobody answered
 LONGEST_PAUSE: Final = 2.0
 LONGEST_BACKOFF: Final = timedelta(minutes=1)  # a broken loop still looks often enough to recover
+NEWS_AFTER: Final = 60.0  # seconds for which others of this process miss the same
 BACKOFF_JITTER: Final = 0.2  # so that a fleet whose database was away does not come back as one
 STANDS_AFTER: Final = 5.0  # seconds; a start takes one or two
 INIT: Final = 1  # the first process of a container, to which the kernel does nothing by default
@@ -284,10 +285,32 @@ async def _succeeds(step: Step, name: str, deadline: timedelta) -> bool:
     except Exception as error:
         if limit.expired() and isinstance(error, TimeoutError):
             log.warning("step.overdue", step=name, deadline_seconds=deadline.total_seconds())
+        elif isinstance(error, Unavailable):
+            tell_missed(error, "step.failed", step=name)
         else:
             log.warning("step.failed", step=name, exc_info=error)
         return False
     return True
+
+
+def tell_missed(error: FleetError, event: str, **told: object) -> None:
+    """Tell what could not be done without something outside.
+
+    The first of this process to miss it warns, once a minute; whoever else misses it meanwhile says
+    so as an `info`. There is no trace: it would end at whoever asked, and the fault lies elsewhere.
+    What is no outage is always a warning.
+    """
+    now, missed = time.monotonic(), error.code.partition("_")[0]  # the service, such as `database`
+    is_outage = isinstance(error, Unavailable)
+    is_news = not is_outage or now - _WARNED.get(missed, -NEWS_AFTER) >= NEWS_AFTER
+    if is_outage and is_news:
+        _WARNED[missed] = now
+    say = log.warning if is_news else log.info
+    say(event, code=error.code, detail=error.detail, **told)
+
+
+_WARNED: Final[dict[str, float]] = {}
+"""When this process warned last that something is missed."""
 
 
 async def unless(drain: Drain, awaitable: Awaitable[Result]) -> Result | None:

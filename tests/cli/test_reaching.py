@@ -1,6 +1,9 @@
 """Which API a verb asks, and with which key: what was named, or what runs in this folder."""
 
+import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +113,30 @@ async def test_what_others_may_have_written_is_not_used(cli: Cli, folder: Path) 
 
     assert ExitCode.USAGE == ended.code
     assert "it is not yours alone" in ended.err
+
+
+async def test_a_stack_that_was_killed_is_told_to_be_gone(cli: Cli, folder: Path) -> None:
+    """It could not take back what it wrote, and somebody else may listen there by now."""
+    ended_long_ago = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await ended_long_ago.wait()
+    lock = folder / ".imagefleet" / "lock"
+    lock.write_text(str(os.getpid()))
+    assert ExitCode.DONE == (await cli("queue", "pauses")).code
+
+    lock.write_text(str(ended_long_ago.pid))
+    ended = await cli("queue", "pauses")
+
+    assert ExitCode.USAGE == ended.code
+    assert "the `imagefleet up` that was ready in .imagefleet is gone: start it again" in ended.err
+
+
+async def test_where_nothing_says_where_the_api_is_all_that_could_is_told(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    ended = await cli("jobs", "list")
+
+    assert ExitCode.USAGE == ended.code
+    for way in ("IMAGEFLEET_URL and IMAGEFLEET_KEY", "imagefleet up", ".imagefleet", "--state-dir"):
+        assert way in ended.err

@@ -16,9 +16,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import httpx
 import pytest
 
 from imagefleet.imaging.samples import decode
+from tests.support.browsers import chromium, watched
 from tests.support.children import alive
 from tests.support.database import roomy_memory
 from tests.support.eventually import eventually
@@ -85,9 +87,11 @@ async def imagefleet(
     *arguments: str | Path,
     program: tuple[str, ...] = ("-m", "imagefleet"),
     environment: Mapping[str, str] = MappingProxyType({}),
+    folder: Path | None = None,
 ) -> AsyncIterator[Command]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *program, *map(str, arguments),
+        cwd=folder,
         env={**os.environ, **environment},  # noqa: TID251 - as from a terminal
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -145,7 +149,7 @@ async def old_and_new_images_are_there(facts: dict[str, Any], old: str, place: P
 @pytest.mark.timeout(LONG)
 async def test_images_go_through_and_the_next_start_goes_on(place: Path) -> None:
     own_account = {"AWS_PROFILE": "of-somebody", "DATABASE_URL": "postgresql://else@where/db"}
-    demo = up(place, "--demo", "4", "--exit", "--json")
+    demo = up(place, "--demo", "4", "--exit", "--json", "--verbose")
     async with imagefleet(*demo, environment=own_account) as first:
         code = await first.ends()
 
@@ -291,3 +295,159 @@ async def test_a_signal_while_it_starts_ends_it(place: Path) -> None:
 
     assert code == 0, command.story
     assert "kept" in command.said[-1]
+
+
+UNTIL_READY: Final = 12  # lines at most; on the first day `make setup` has three before them
+
+
+@pytest.mark.timeout(LONG)
+async def test_a_newcomer_sees_what_started_what_failed_and_what_the_demo_made(place: Path) -> None:
+    around = {"MAX_PIXELS": "4000000", "COLUMNS": "100"}
+    begun = ("up", "--api-port", "0", "--console-port", "0", "--edge-port", "0", "--demo", "2")
+    told = (*begun, "--set", "WORKER_FAST_SLOTS=8")
+    async with imagefleet(*told, environment=around, folder=place) as command:
+        facts = await ready(command, place / ".imagefleet" / "ready.json")
+        await command.hear("Ctrl-C ends")
+        ready_at = next(at for at, line in enumerate(command.said) if "ready after" in line)
+        assert ready_at <= UNTIL_READY, command.story
+        assert command.said[0] == (
+            "up          │ not passed on: MAX_PIXELS; --set NAME=VALUE passes a setting on"
+        )
+        for name in OFFSPRING:
+            line = f"{name:<11} │ started; metrics at {facts['metrics_urls'][name]}"
+            assert line in command.said
+        assert max(map(len, command.said)) <= 100, command.story
+
+        await the_gallery_shows_all_of_it(facts, command, place)
+        await the_other_verbs_find_it(facts, place)
+        await the_emulator_is_reached_as_it_is_told(command, place)
+        await a_job_that_fails_is_a_line(facts, command)
+        await a_postgres_that_comes_back_is_a_line(facts, command, place)
+
+    async with imagefleet(*begun[:-2], folder=place) as again:
+        facts = await ready(again, place / ".imagefleet" / "ready.json")
+        await again.hear("/gallery shows what the demo made")
+        await the_gallery_is_still_there(facts)
+        again.process.send_signal(signal.SIGTERM)
+        assert await again.ends() == 0, again.story
+
+
+DECODED: Final = """() => Promise.all([...document.images].map(async (image) => {
+    image.loading = "eager";
+    await image.decode();
+    return image.naturalWidth;
+}))"""
+
+
+async def the_gallery_shows_all_of_it(facts: dict[str, Any], command: Command, place: Path) -> None:
+    address = next(line for line in command.said if "│ gallery" in line).split()[3]
+    assert address == f"{facts['public_base_url']}/gallery"
+    async with chromium(place) as browser:
+        page = await browser.new_page()
+        seen = watched(page)
+        await page.goto(address)
+        pictures = await page.evaluate(DECODED)
+        assert len(pictures) == 2
+        assert all(pictures)
+        assert seen.complaints == []
+        assert {seen_at.removeprefix("//") for seen_at in seen.hosts} == {address.split("/")[2]}
+        links = await page.eval_on_selector_all("a", "links => links.map(link => link.href)")
+        assert 0 == await page.locator("script").count()
+    async with httpx.AsyncClient(follow_redirects=True) as viewer:
+        answers = [await viewer.get(link) for link in links]
+    assert {200} == {answer.status_code for answer in answers}
+    jobs = [link for link in links if "/jobs/" in link]
+    assert len(jobs) == 2
+    assert all(link.startswith(facts["console_url"]) for link in jobs)
+    assert len(links) - len(jobs) == 20
+
+
+async def the_gallery_is_still_there(facts: dict[str, Any]) -> None:
+    async with httpx.AsyncClient(follow_redirects=True) as viewer:
+        page = await viewer.get(f"{facts['public_base_url']}/gallery")
+        paths = re.findall(r'<img src="([^"]+)"', page.text)
+        pictures = [await viewer.get(f"{facts['public_base_url']}{path}") for path in paths]
+    assert page.text.count(facts["console_url"]) == len(pictures) == 2
+    assert {200} == {picture.status_code for picture in pictures}
+
+
+async def the_other_verbs_find_it(facts: dict[str, Any], place: Path) -> None:
+    around = dict.fromkeys(("IMAGEFLEET_URL", "IMAGEFLEET_KEY"), "")
+    async with imagefleet("jobs", "list", "--json", environment=around, folder=place) as listed:
+        assert await listed.ends() == 0, listed.story
+    assert 2 == len(json.loads(listed.out)["jobs"])
+    state = place / ".imagefleet"
+    elsewhere = ("--state-dir", state, "queue", "stats", "--json")
+    async with imagefleet(*elsewhere, environment=around) as asked:
+        assert await asked.ends() == 0, asked.story
+
+
+ASKS = """
+import os, boto3
+print(*boto3.client("sqs", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).list_queues()["QueueUrls"])
+"""
+
+
+async def the_emulator_is_reached_as_it_is_told(command: Command, place: Path) -> None:
+    line = next(line for line in command.said if "sqs list-queues" in line)
+    told = line.partition("│")[2].strip().removeprefix("(").removesuffix(")")
+    assert told.endswith("; aws --endpoint-url $AWS_ENDPOINT_URL sqs list-queues")
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-c", f"{told.partition(';')[0]}; exec {sys.executable} -c '{ASKS}'",
+        cwd=place,
+        env={"PATH": os.environ["PATH"], "AWS_PROFILE": "of-somebody"},  # noqa: TID251
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    said, _ = await shell.communicate()
+    assert shell.returncode == 0, said.decode()
+    assert said.count(b"http://127.0.0.1:") == 4
+
+
+async def a_job_that_fails_is_a_line(facts: dict[str, Any], command: Command) -> None:
+    async with producer(facts) as client:
+        noop = {"jobType": "noop", "payload": {"milliseconds": 60_000}}
+        job = (await client.post("/v1/jobs", json=noop)).json()["jobId"]
+        await client.post(f"/v1/jobs/{job}/cancel", json={})
+    line = await command.hear(job)
+    assert line.endswith(f"job {job} (noop) failed: cancelled: The job was cancelled.")
+    assert 1 == sum(job in line for line in command.said)
+
+
+async def a_postgres_that_comes_back_is_a_line(
+    facts: dict[str, Any], command: Command, place: Path
+) -> None:
+    since, before = len(command.said), facts["processes"]["postgres"]
+    os.kill(before, signal.SIGKILL)
+
+    async def is_ready() -> bool:
+        async with httpx.AsyncClient() as anybody:
+            urls = [url.replace("/metrics", "/readyz") for url in facts["metrics_urls"].values()]
+            return all([(await anybody.get(url)).is_success for url in urls])
+
+    async def works_again() -> bool:
+        async with producer(facts) as client:
+            answer = await client.post("/v1/jobs", json={"jobType": "noop", "payload": {}})
+            job = await client.get(f"/v1/jobs/{answer.json().get('jobId')}?wait=5")
+        return bool(job.json().get("status") == "completed")
+
+    await command.hear("postgres ended")
+    await eventually(is_ready, within=PATIENCE)
+    await eventually(works_again, within=PATIENCE)
+    command.process.send_signal(signal.SIGTERM)
+    assert await command.ends() == 0, command.story
+
+    lines = [line.partition("│ ")[2] for line in command.said[since:]]
+    assert lines[0] == "postgres ended, starts again (restart 1)"
+    assert ["ending the", "stopping a", "stopped; e"] == [line[:10] for line in lines[1:]], lines
+    for name in OFFSPRING:
+        kept = (place / ".imagefleet" / "logs" / f"{name}.log").read_text()
+        assert "Traceback" not in kept
+        assert len(re.findall(r"^\S+ \[(?:warning|error) ", kept, re.MULTILINE)) <= 1, kept
+
+
+@asynccontextmanager
+async def producer(facts: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
+    key = {"Authorization": f"Bearer {facts['api_key']}"}
+    async with httpx.AsyncClient(base_url=facts["api_url"], headers=key, timeout=20) as client:
+        yield client

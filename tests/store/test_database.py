@@ -196,6 +196,22 @@ async def test_what_is_refused_at_the_commit_is_translated(owner: Connection) ->
             await owner.executemany("INSERT INTO scratch VALUES ($1)", [(1,), (1,)])
 
 
+LAST_WORDS = b"SFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+
+
+async def test_a_server_whose_last_word_was_heard_is_not_there(database: Database) -> None:
+    """Between that and the end of the connection a statement is refused by the driver itself."""
+    async with connect(database.url("api"), process="test") as connection:
+        heard = b"E" + (len(LAST_WORDS) + 4).to_bytes(4, "big") + LAST_WORDS
+        connection._driver._protocol.data_received(heard)  # type: ignore[union-attr]
+
+        with pytest.raises(Unavailable) as raised:
+            await connection.fetch("SELECT 1")
+        connection.terminate()
+
+    assert raised.value.code == "database_unavailable"
+
+
 async def test_a_plan_that_a_migration_outdated_is_a_conflict(
     owner: Connection, database: Database
 ) -> None:

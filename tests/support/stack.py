@@ -267,7 +267,7 @@ def begin(folder: Path, workers: int, faults: Mapping[str, object]) -> subproces
     with (folder / "said").open("wb") as said:
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "imagefleet", "up"),
+                *(sys.executable, "-m", "imagefleet", "up", "--verbose"),
                 *("--state-dir", str(folder / "state")),
                 *("--ready-file", str(folder / "ready.json")),
                 *("--workers", str(workers)),

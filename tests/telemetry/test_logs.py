@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 from uuid import uuid4
 
 import pytest
@@ -20,7 +20,14 @@ from pydantic import SecretStr
 
 from imagefleet.jobs.model import Claim, Lane, TenantId, new_job_id
 from imagefleet.telemetry import logs
-from imagefleet.telemetry.logs import REDACTED, bind_job, configure, ids_of
+from imagefleet.telemetry.logs import (
+    REDACTED,
+    bind_job,
+    configure,
+    for_a_person,
+    ids_of,
+    read_line,
+)
 
 CLAIM = Claim(
     job_id=new_job_id(),
@@ -96,6 +103,34 @@ def fail(message: str) -> NoReturn:
 
 
 # The form.
+
+
+def test_a_line_for_programs_reads_like_one_for_people(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+
+    def told(stream: io.StringIO, form: Literal["json", "console"]) -> str:
+        configure(form, "info", process="worker", stream=stream)
+        try:
+            fail("a\nb\x1b")
+        except ValueError:
+            log().exception("job.broken", jobs=3, reason="c\x1b d", found=[1, None])
+        return stream.getvalue()
+
+    read = read_line(told(Lines(), "json").strip())
+    shown = told(io.StringIO(), "console")
+
+    assert read is not None
+    after_the_time = len("2026-01-01T00:00:00.000000Z")
+    assert shown[after_the_time:] == for_a_person(read)[after_the_time:] + "\n"
+
+
+@pytest.mark.parametrize(
+    "said", ["", "imagefleet api does not start", "[1]", "{", '{"a": 1}', '{"event": 1}', '"event"']
+)
+def test_what_is_no_line_of_a_log_is_not_taken_for_one(said: str) -> None:
+    assert read_line(said) is None
 
 
 def test_a_line_is_one_json_object_that_begins_with_when_how_bad_and_what(lines: Lines) -> None:

@@ -48,6 +48,17 @@ ReadyFile = Annotated[
     Path | None,
     typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
 ]
+Passed = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting for the processes that know it (docs/settings.md). Repeat for more.",
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="Show every line of every process, as it says it.")
+]
 Demo = Annotated[int, typer.Option(min=0, max=1000, help="Upload so many samples and check them.")]
 ExitAfter = Annotated[
     bool, typer.Option("--exit", help="End after the demo: 0 if all of it worked, else 1.")
@@ -66,6 +77,8 @@ def up(
     demo: Demo = 0,
     exit_after: ExitAfter = False,
     opens: Opens = False,
+    passed: Passed = [],  # noqa: B006 - Typer reads it, nobody writes it
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Run everything on this machine, in this terminal: no Docker, no account.
@@ -73,10 +86,15 @@ def up(
     Postgres, an AWS emulator, the API, workers, maintenance and the console. A process that dies is
     started again. Ctrl-C ends them in order and loses nothing; a second one ends them at once.
 
+    Shown is what started, each job that failed, and warnings. All that processes say is in `logs`
+    of the state folder, a file a process. Every other verb, given in the same folder, finds what
+    runs there, whatever its ports; elsewhere `imagefleet --state-dir FOLDER` does.
+
     For example:
 
         imagefleet up
         imagefleet up --workers 3 --demo 20
+        imagefleet up --verbose --set LOG_LEVEL=debug --set MAX_ATTEMPTS=2
         imagefleet up --open
         imagefleet up --api-port 0 --console-port 0 --edge-port 0 --demo 4 --exit
     """
@@ -100,6 +118,8 @@ def up(
         exit_after=exit_after,
         as_json=as_json,
         opens=opens,
+        verbose=verbose,
+        settings=passed,
     )
     raise typer.Exit(embedded.up(wishes, begun=begun))
 

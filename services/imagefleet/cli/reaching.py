@@ -7,6 +7,7 @@ no key and no image goes to whom it was not meant for.
 
 import json
 import os
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,15 @@ def asked_of() -> Asked:
             detail = f"no `imagefleet up` is ready in {chosen}: start it, with this --state-dir"
             raise Misconfigured(detail)
         return running
-    if not is_named(Client) and (running := _running(HERE)):
+    if not is_named(Client):
+        running = _running(HERE)
+        if running is None:
+            detail = (
+                "nothing says where the API is: set IMAGEFLEET_URL and IMAGEFLEET_KEY, or start "
+                f"`imagefleet up`, which is not ready in {HERE} of this folder (--state-dir names "
+                "another)"
+            )
+            raise Misconfigured(detail)
         return running
     named = load(Client)
     return Asked(named.url, named.key.get_secret_value(), "IMAGEFLEET_KEY")
@@ -59,13 +68,25 @@ def asked_of() -> Asked:
 
 def _running(folder: Path) -> Asked | None:
     """What an `up` tells of itself; None where none is ready."""
-    path = StateFolder(folder).ready_file
+    state = StateFolder(folder)
+    path = state.ready_file
     try:
         told = _read(path)
+        if told is not None and _is_left(state.path / "lock"):
+            detail = f"the `imagefleet up` that was ready in {folder} is gone: start it again"
+            raise Misconfigured(detail)
         return None if told is None else Asked(told["api_url"], told["operator_key"], str(path))
     except (OSError, KeyError, TypeError, ValueError) as error:
         detail = f"{path} cannot be used: {error}"
         raise Misconfigured(detail) from error
+
+
+def _is_left(lock: Path) -> bool:
+    """Whether who wrote its number there was killed, and could not tidy up."""
+    with suppress(OSError, ValueError):
+        os.kill(int(lock.read_text()), 0)
+        return False
+    return lock.exists()
 
 
 def _read(path: Path) -> Any:  # noqa: ANN401 - JSON

@@ -224,7 +224,7 @@ def _make(folder: Path, python: Path, say: Say) -> None:
     faults: list[str] = []
     for name, commands in _ways(folder, python):
         shutil.rmtree(folder, ignore_errors=True)
-        say(f"emulator: making its environment with {name} in {folder} (once)")
+        say(f"emulator: making its environment in {folder.parent} (once)")
         fault = _run(commands)
         if fault is None:
             return

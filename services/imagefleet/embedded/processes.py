@@ -1,21 +1,34 @@
 """Which processes run, in which environment, and whether they are ready.
 
-Each is given exactly what it reads, and nothing of ours.
+Each is given exactly what it reads, and nothing of ours but the settings that `up` was told to pass
+on. Those are judged before anything starts, as the processes would judge them.
 """
 
 import asyncio
+import difflib
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 import httpx
+from pydantic import BaseModel
 
-from imagefleet.embedded.machine import HOST, base_environment, free_port
+from imagefleet.embedded.machine import HOST, PASSED_ON, base_environment, free_port
 from imagefleet.embedded.supervisor import Keeper, Program
 from imagefleet.errors import Misconfigured, Unavailable
+from imagefleet.settings import (
+    ApiSettings,
+    Client,
+    ConsoleSettings,
+    MaintenanceSettings,
+    WorkerSettings,
+    load,
+)
+from imagefleet.settings.variables import names_of
 from imagefleet.telemetry.health import LONGEST_STAY
 
 CONSOLE_GRACE: Final = 2  # seconds; a page is there sooner, and streams end at once
@@ -31,6 +44,42 @@ GRACES: Final = {
 }
 # Seconds a process has beyond its own grace: to close what it opened, and for its last scrape.
 MARGIN: Final = 5 + LONGEST_STAY.total_seconds()
+SETTINGS: Final[Mapping[str, type[BaseModel]]] = {
+    "console": ConsoleSettings,
+    "api": ApiSettings,
+    "worker": WorkerSettings,
+    "maintenance": MaintenanceSettings,
+}
+_LISTENS: Final = "--api-port, --console-port and --edge-port choose where is listened"
+_OWN_AWS: Final = "`up` makes it in an AWS emulator of its own"
+_IN_ORDER: Final = "`up` ends its processes within times of its own"
+# What `up` says itself, and why nobody else does.
+DECIDED: Final[Mapping[str, str]] = {
+    "DATABASE_URL": "`up` makes a Postgres of its own; --postgres-port chooses its port",
+    "OPERATOR_DATABASE_URL": "`up` makes a Postgres of its own",
+    **dict.fromkeys(
+        (
+            *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS"),
+            *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_CLOUDFRONT", "CLOUDFRONT_DISTRIBUTION_ID"),
+            *("FAST_QUEUE_URL", "GENERAL_QUEUE_URL", "QUARANTINE_QUEUE_URL"),
+            *("DEAD_LETTER_QUEUE_URL", "ORIGINALS_BUCKET", "OUTPUTS_BUCKET"),
+        ),
+        _OWN_AWS,
+    ),
+    **dict.fromkeys(("LISTEN_PORT", "PUBLIC_BASE_URL", "IMAGEFLEET_URL"), _LISTENS),
+    "LISTEN_HOST": "`up` listens on this machine alone",
+    "HEALTH_LISTEN_HOST": "`up` listens on this machine alone",
+    "HEALTH_LISTEN_PORT": "each process has a free port of its own, which is printed",
+    "LOG_FORMAT": "`up` reads the lines itself; --verbose shows them all",
+    "SHUTDOWN_GRACE_PERIOD_SECONDS": _IN_ORDER,
+    "RECEIVE_WAIT_SECONDS": _IN_ORDER,
+}
+# In the place of what is decided later and must be there, so that all else is judged before.
+_PRETENDED: Final = {
+    **{name: "http://localhost" for name, why in DECIDED.items() if why is _OWN_AWS},
+    "PUBLIC_BASE_URL": "http://localhost",
+    "DATABASE_URL": "postgresql://up@localhost/up",
+}
 READY_WITHIN: Final = 60.0  # seconds
 LOOK_EVERY: Final = 0.05  # seconds
 HOPELESS_AFTER: Final = 3  # deaths before it was ever ready
@@ -52,7 +101,18 @@ class Facts:
 class Processes:
     """The console, the api, workers and maintenance; each keeps its ports as long as this lives."""
 
-    def __init__(self, *, workers: int, api_port: int, console_port: int) -> None:
+    def __init__(
+        self,
+        *,
+        workers: int,
+        api_port: int,
+        console_port: int,
+        settings: Mapping[str, str] = {},
+        log_format: str | None = None,
+    ) -> None:
+        """`settings` are for those that know them; without a `log_format` it is their own."""
+        self._settings = settings
+        self._log_format = {} if log_format is None else {"LOG_FORMAT": log_format}
         self._stages = [
             ["console"],
             ["api"],
@@ -84,16 +144,19 @@ class Processes:
 
     def _program(self, name: str, facts: Facts) -> Program:
         process = name.partition("-")[0]
+        environment = environment_of(
+            process,
+            facts,
+            health_port=self._health_ports[name],
+            port=self._ports.get(process, 0),
+            api_url=self.api_url,
+        )
+        known = names_of(SETTINGS[process])
+        passed_on = {name: value for name, value in self._settings.items() if name in known}
         return Program(
             name=name,
             command=[sys.executable, "-m", "imagefleet", process],
-            environment=environment_of(
-                process,
-                facts,
-                health_port=self._health_ports[name],
-                port=self._ports.get(process, 0),
-                api_url=self.api_url,
-            ),
+            environment={**environment, **self._log_format, **passed_on},
             grace=timedelta(seconds=GRACES[process] + MARGIN),
         )
 
@@ -168,3 +231,56 @@ def environment_of(
         "HEALTH_LISTEN_PORT": str(health_port),
         **own,
     }
+
+
+def settings_of(told: Sequence[str]) -> dict[str, str]:
+    """What is passed on, of `NAME=VALUE` each; Misconfigured says why something cannot be."""
+    known = {name for process in SETTINGS.values() for name in names_of(process)}
+    settings: dict[str, str] = {}
+    for pair in told:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            detail = f"--set {name}: expected NAME=VALUE"
+            raise Misconfigured(detail)
+        if name.removesuffix("_FILE") in DECIDED:
+            detail = f"--set {name}: {DECIDED[name.removesuffix('_FILE')]}"
+            raise Misconfigured(detail)
+        if name not in known:
+            detail = f"--set {name}: {_unknown(name, known)}"
+            raise Misconfigured(detail)
+        settings[name] = value
+    faults = dict.fromkeys(_faults(settings))
+    if faults:
+        raise Misconfigured("\n".join(f"--set {fault}" for fault in faults))
+    return settings
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    open_to_all = sorted(name for name in known - DECIDED.keys() if not name.endswith("_FILE"))
+    near = difflib.get_close_matches(name.upper(), open_to_all, 1, cutoff=0.5)
+    nearest = f"; the nearest is {near[0]}" if near else ""
+    return f"no process has a setting of this name{nearest} (docs/settings.md has all)"
+
+
+def _faults(settings: Mapping[str, str]) -> Iterator[str]:
+    """What the processes would say, and only of what was told."""
+    for process in SETTINGS.values():
+        known = names_of(process)
+        mine = {name: value for name, value in settings.items() if name in known}
+        try:
+            load(process, {**_PRETENDED, **mine})
+        except Misconfigured as error:
+            yield from (line.strip() for line in (error.detail or "").splitlines()[1:])
+
+
+def not_passed_on(settings: Mapping[str, str]) -> str | None:
+    """Of the settings in the environment around `up`, those that no process gets."""
+    known = {name for process in SETTINGS.values() for name in names_of(process)}
+    # The command line reads these itself.
+    known -= {*names_of(Client), *PASSED_ON, *settings}
+    given = sorted(name for name in known if os.environ.get(name))
+    if not given:
+        return None
+    may_be = any(name not in DECIDED for name in given)
+    advice = "; --set NAME=VALUE passes a setting on" if may_be else "; `up` has its own"
+    return f"not passed on: {', '.join(given)}{advice}"

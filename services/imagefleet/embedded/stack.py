@@ -6,6 +6,7 @@ keys. Either server is started again when it dies.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -30,6 +31,7 @@ KEYS: Final = {
     "operator-key": ("submit", "read", "operate", "originals"),
 }
 LOOK_EVERY: Final = timedelta(seconds=0.5)  # between looks at the two servers
+MISSED_FOR: Final = 30.0  # seconds, also after it is back: a loop that failed rests for a while
 
 
 class Stack:
@@ -45,6 +47,7 @@ class Stack:
         self._aws = EmbeddedAws(state.path, port=ports.aws or None, say=say)
         self._passwords = state.role_passwords(ROLES)
         self._topology: dict[str, str] = {}
+        self._missed_at: dict[str, float] = {}
 
     @property
     def facts(self) -> Facts:
@@ -65,6 +68,11 @@ class Stack:
         """The servers that run now."""
         servers = {"aws": self._aws.pid, "postgres": self._postgres.pid}
         return {name: pid for name, pid in servers.items() if pid is not None}
+
+    def has_ended(self, server: str) -> bool:
+        """Whether it is away, or was a moment ago."""
+        missed_at = self._missed_at.get(server, -MISSED_FOR)
+        return server not in self.pids or time.monotonic() - missed_at < MISSED_FOR
 
     async def start(self) -> None:
         """Start both side by side; return when a process could start."""
@@ -88,7 +96,9 @@ class Stack:
                 if name not in self.pids:
                     self.restarts += 1
                     self._say(f"{name} ended, starts again (restart {self.restarts})")
+                    self._missed_at[name] = time.monotonic()
                     await restart()
+                    self._missed_at[name] = time.monotonic()
                     changed()
 
     async def _restart_postgres(self) -> None:

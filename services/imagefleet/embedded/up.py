@@ -2,24 +2,19 @@
 
 Up goes the ladder: the folder's lock, Postgres beside AWS, the edge, then the processes. Down it
 goes the other way round, and the processes in the order in which work flows: who takes it in, who
-does it, who looks after it.
-
-All that is said goes to the standard error, so that the standard output holds results alone. Lines
-of processes repeat what strangers sent them: nothing of that steers the terminal.
+does it, who looks after it. What is said on the way is the `terminal`'s to show or to keep.
 """
 
 import sys
 import time
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import orjson
-from rich.console import Console
-from rich.text import Text
 
 from imagefleet.client.api import open_client
 from imagefleet.embedded.machine import (
@@ -29,16 +24,15 @@ from imagefleet.embedded.machine import (
     forget_cloud_account,
     write_private,
 )
-from imagefleet.embedded.processes import Facts, Processes
+from imagefleet.embedded.processes import Facts, Processes, not_passed_on, settings_of
 from imagefleet.embedded.stack import Stack
 from imagefleet.embedded.supervisor import Supervisor
+from imagefleet.embedded.terminal import Heard, Terminal, for_a_shell, what_to_try
 from imagefleet.errors import FleetError
 from imagefleet.runtime import Drain, in_thread, run_until_signalled, supervise, unless
 from imagefleet.telemetry.logs import configure
-from imagefleet.telemetry.plain import plain
 
-COLOURS: Final = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
-NAME_WIDTH: Final = 11  # of `maintenance`
+CONSOLE: Final = "{console}"  # in a page that is kept: where it is may be another port next time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,42 +48,24 @@ class Wishes:
     as_json: bool = False
     opens: bool = False
     """Show the console in this machine's browser once it is there."""
+    verbose: bool = False
+    settings: Sequence[str] = ()
+    """`NAME=VALUE` each, for the processes that know it."""
 
 
 def up(wishes: Wishes, *, begun: float | None = None) -> int:
     """Run the stack; the exit code. `begun` is when the command was given, for the time it took."""
-    configure("console", "warning", process="up", stream=sys.stderr)
+    settings = settings_of(wishes.settings)
+    left_out = not_passed_on(settings)  # before the account's variables are gone
     forget_cloud_account()
     state = StateFolder(wishes.state)
     with state.held():
         ports = _free(wishes.ports)
         running = Up(wishes, state, ports, time.monotonic() if begun is None else begun)
+        if left_out is not None:
+            running.terminal.say(left_out)
         signalled = run_until_signalled(running.run)
     return signalled or running.code
-
-
-class Terminal:
-    """Prefixes every line with who says it."""
-
-    def __init__(self) -> None:
-        self.results = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        # Lines of processes are not folded when nobody looks at them in a terminal.
-        self.messages = Console(file=sys.stderr, highlight=False, soft_wrap=True)
-        self._colours: dict[str, str] = {}
-
-    def say(self, text: str) -> None:
-        """Speak for the stack itself."""
-        self._line("up", "bold", text)
-
-    def hear(self, process: str, line: str) -> None:
-        """Speak for a process."""
-        colour = self._colours.setdefault(process, COLOURS[len(self._colours) % len(COLOURS)])
-        self._line(process, colour, line)
-
-    def _line(self, name: str, style: str, text: str) -> None:
-        line = Text(f"{name:<{NAME_WIDTH}} │ ", style=style)
-        line.append(plain(text.expandtabs()), style="default")
-        self.messages.print(line)
 
 
 class Up:
@@ -101,19 +77,33 @@ class Up:
         self._state = state
         self._ports = ports
         self._begun = begun
-        self._terminal = Terminal()
-        self._stack = Stack(state, ports, self._terminal.say)
-        self._processes = Processes(
-            workers=wishes.workers, api_port=ports.api, console_port=ports.console
+        self.terminal = Terminal(
+            state.path / "logs",
+            verbose=wishes.verbose,
+            started=self._started,
+            ended=lambda server: self._stack.has_ended(server),  # noqa: PLW0108 - which is made below
         )
+        heard = Heard(self.terminal, "up")
+        configure("console" if wishes.verbose else "json", "warning", process="up", stream=heard)
+        self._processes = Processes(
+            workers=wishes.workers,
+            api_port=ports.api,
+            console_port=ports.console,
+            settings=settings_of(wishes.settings),
+            log_format=None if wishes.verbose else "json",
+        )
+        self._stack = Stack(state, ports, self.terminal.say)
         self._supervisor: Supervisor | None = None
         self._ready = False
         self._ready_files = {state.ready_file, (wishes.ready_file or state.ready_file).absolute()}
+        self._aws_file = state.path / "aws.env"
+        self._gallery_file = state.path / "gallery.html"
 
     async def run(self, drain: Drain) -> None:
         """Start everything, keep it, and end it in order."""
-        say = self._terminal.say
+        say = self.terminal.say
         async with AsyncExitStack() as stack:
+            stack.callback(self.terminal.files.close)
             stack.push_async_callback(self._stack.stop)
             stack.callback(self._forget_ready_file)
             self._forget_ready_file()
@@ -127,16 +117,19 @@ class Up:
         # Imported here: with it comes the AWS SDK, and the servers are better started before that.
         from imagefleet.embedded.edge.server import serve_edge  # noqa: PLC0415
 
-        self._terminal.say(f"postgres and aws are ready after {self._elapsed():.1f} s")
+        self.terminal.say(f"postgres and aws are ready after {self._elapsed():.1f} s")
         invalidations = await stack.enter_async_context(
             serve_edge(
-                self._ports.edge, facts=lambda: self._stack.facts, api_url=self._processes.api_url
+                self._ports.edge,
+                facts=lambda: self._stack.facts,
+                api_url=self._processes.api_url,
+                gallery=self._gallery,
             )
         )
         supervisor = self._supervisor = Supervisor(
             self._processes.programs(self._stack.facts),
-            hear=self._terminal.hear,
-            say=self._terminal.say,
+            hear=self.terminal.hear,
+            say=self.terminal.say,
             changed=self._tell_ready_file,
         )
         stack.callback(supervisor.close)
@@ -152,7 +145,7 @@ class Up:
             finally:
                 drain.request("done")
                 self._ready = False
-                self._terminal.say("ending the processes in order; a second Ctrl-C ends them now")
+                self.terminal.say("ending the processes in order; a second Ctrl-C ends them now")
                 await supervisor.stop()
                 edge.cancel()
         if failure is not None:
@@ -165,7 +158,7 @@ class Up:
         self._ready = True
         self._tell_ready_file()
         ready_after = self._elapsed()
-        self._terminal.say(f"ready after {ready_after:.1f} s")
+        self.terminal.say(f"ready after {ready_after:.1f} s")
         if self._wishes.demo:
             await unless(drain, self._demo(ready_after, supervisor))
         elif self._wishes.as_json:
@@ -174,20 +167,30 @@ class Up:
             return
         if self._wishes.opens:
             await in_thread(lambda: webbrowser.open(self._processes.console_url))
-        key_file = self._state.key_file("api-key")
-        for line in what_to_try(self._stack.facts, self._processes, key_file):
-            self._terminal.say(line)
+        gallery = self._gallery_file.exists()
+        for line in what_to_try(
+            self._stack.facts, self._processes, self._state.path, gallery=gallery
+        ):
+            self.terminal.say(line)
         await drain.wait()
 
+    def _gallery(self) -> str | None:
+        """The page of the last demo, with the console where it is now."""
+        if not self._gallery_file.exists():
+            return None
+        page = self._gallery_file.read_text(encoding="utf-8")
+        return page.replace(CONSOLE, self._processes.console_url)
+
     async def _demo(self, ready_after: float, supervisor: Supervisor) -> None:
-        from imagefleet.embedded.demo import run_demo, table_of  # noqa: PLC0415 - loads Pillow
+        from imagefleet.embedded.demo import gallery, run_demo, table_of  # noqa: PLC0415 - Pillow
 
         self.code = 1  # until the last of them was seen
         restarts = self._restarts(supervisor)
         async with open_client(self._processes.api_url, self._stack.keys["api-key"]) as client:
             begun = time.monotonic()
-            tried = await run_demo(client, self._wishes.demo, self._terminal.messages)
+            tried = await run_demo(client, self._wishes.demo, self.terminal.messages)
             seconds = time.monotonic() - begun
+        write_private(self._gallery_file, gallery(tried, console=CONSOLE))
         completed = sum(image.completed for image in tried)
         restarts = self._restarts(supervisor) - restarts
         self.code = 0 if completed == len(tried) and restarts == 0 else 1
@@ -202,14 +205,17 @@ class Up:
             "total_seconds": round(self._elapsed(), 2),
         }
         if self._wishes.as_json:
-            _print_json({**results, "images": [asdict(image) for image in tried]})
+            _print_json({**results, "images": [image.document for image in tried]})
             return
-        self._terminal.results.print(table_of(tried))
-        self._terminal.results.print(
+        self.terminal.results.print(table_of(tried))
+        self.terminal.results.print(
             f"{completed} of {len(tried)} completed, {results['variants']} variants "
-            f"fetched and decoded, {restarts} restarts; ready after {ready_after:.1f} s, "
-            f"demo {seconds:.1f} s, {self._elapsed():.1f} s in all"
+            f"fetched and decoded, {restarts} restarts\n"
+            f"ready after {ready_after:.1f} s, demo {seconds:.1f} s, {self._elapsed():.1f} s in all"
         )
+
+    def _started(self, process: str) -> str:
+        return f"started; metrics at {self._processes.health_urls[process]}/metrics"
 
     def _restarts(self, supervisor: Supervisor) -> int:
         return supervisor.restarts + self._stack.restarts
@@ -236,9 +242,10 @@ class Up:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
         for file in self._ready_files:
             write_private(file, text + "\n")
+        write_private(self._aws_file, for_a_shell(self._stack.facts))
 
     def _forget_ready_file(self) -> None:
-        for file in self._ready_files:
+        for file in {*self._ready_files, self._aws_file}:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.unlink(missing_ok=True)
 
@@ -271,25 +278,6 @@ def _named(topology: Mapping[str, str], kind: str) -> dict[str, str]:
         for name, value in topology.items()
         if name.endswith(kind)
     }
-
-
-def what_to_try(facts: Facts, processes: Processes, key_file: Path) -> list[str]:
-    """Lines for somebody at the terminal."""
-    operator_key = key_file.with_name("operator-key")
-    return [
-        f"API          {processes.api_url}",
-        f"console      {processes.console_url}, log in with the key in {operator_key}",
-        f"images       {facts.public_base_url}",
-        *(f"{name:<12} {url}/metrics" for name, url in processes.health_urls.items()),
-        f"keys         {key_file} (submit, read), operator-key beside it (all scopes)",
-        "",
-        "In another terminal, with any image you have:",
-        "",
-        f'  curl -sS -H "Authorization: Bearer $(cat {key_file})" \\',
-        f"    -H 'Content-Type: image/jpeg' --data-binary @photo.jpg {processes.api_url}/v1/images",
-        "",
-        "Ctrl-C ends everything in order and keeps it for next time; a second one ends it now.",
-    ]
 
 
 def _print_json(document: Mapping[str, object]) -> None:

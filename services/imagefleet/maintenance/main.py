@@ -32,7 +32,7 @@ from imagefleet.maintenance.rescuer import Rescuer
 from imagefleet.maintenance.sampler import RENEW_EVERY, Sampler
 from imagefleet.maintenance.statistician import ROLL_UP_EVERY, Statistician
 from imagefleet.maintenance.sweeper import Sweeper
-from imagefleet.runtime import Drain, supervise
+from imagefleet.runtime import Drain, supervise, tell_missed
 from imagefleet.settings import Database, MaintenanceSettings
 from imagefleet.settings.in_force import defaults_of_maintenance
 from imagefleet.settings.live import TRACES
@@ -228,7 +228,7 @@ async def keep_rescuing(
                     doorbell.ring(ring for rescue in rescues for ring in rescue.rings)
                     await drain.wait_at_most(RESCUE_EVERY)
         except FleetError as error:
-            log.warning("rescuer.failed", code=error.code, detail=error.detail)
+            tell_missed(error, "rescuer.failed")
             await drain.wait_at_most(RESCUE_EVERY)
 
     async def ask() -> None:

@@ -20,6 +20,7 @@ from imagefleet.jobs.model import Lane
 from imagefleet.live import Live
 from imagefleet.maintenance.duties import Office
 from imagefleet.maintenance.sweeper import WALK_EVERY
+from imagefleet.runtime import tell_missed
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.edge.reports import sample_invalidations
 from imagefleet.store.fleet.breakers import list_breakers
@@ -133,8 +134,10 @@ class Sampler:
                     await take(connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to be shown
             self._metrics.unsampled(name)
-            code = error.code if isinstance(error, FleetError) else type(error).__name__
-            log.warning("sample.failed", sample=name, code=code)
+            if isinstance(error, FleetError):
+                tell_missed(error, "sample.failed", sample=name)
+            else:
+                log.warning("sample.failed", sample=name, code=type(error).__name__)
             return False
         return True
 

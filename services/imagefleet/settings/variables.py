@@ -77,6 +77,14 @@ def is_named(part: type[Slice]) -> bool:
     return any(given.get(name) or given.get(f"{name}_FILE") for name in names)
 
 
+def names_of(settings: type[BaseModel]) -> frozenset[str]:
+    """Return the variables of a process or a slice, and those that name a file in their place."""
+    known = {
+        name for part in slices_of(settings).values() for of in variables(part) for name in of.names
+    }
+    return frozenset(known | {f"{name}_FILE" for name in known})
+
+
 def slices_of(settings: type[BaseModel]) -> dict[str, type[Slice]]:
     """Return the slices of a process by attribute; a slice alone has no attribute."""
     if issubclass(settings, Slice):
@@ -179,6 +187,7 @@ A process names every fault at once, and does not start with one (exit code 2).
 An empty variable is an unset one.
 Any of them may come from a file, as secrets should: the same name with `_FILE` behind it and the
 path of the file, instead of the variable itself.
+`imagefleet up` gives its processes none of the environment around it: `--set NAME=VALUE` does.
 
 ## What is no variable
 

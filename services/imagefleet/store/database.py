@@ -52,6 +52,9 @@ READABLE_DSN = re.compile(
 )
 JSONB_VERSION = b"\x01"  # the first byte of the binary format
 
+# The server has said its last word, the driver waits for the end of it, and was asked meanwhile.
+IS_DYING = re.compile(r"another operation \([12]\) is in progress")
+
 # `IF001` is raised by our own triggers (migrations/0005_lifecycle.sql).
 ILLEGAL_TRANSITION = "IF001"
 CREDENTIALS_REFUSED = ("28", "3D")  # classes: this user or database is not for us
@@ -322,6 +325,8 @@ def _translate(error: Exception) -> FleetError | None:
         case asyncpg.ClientConfigurationError():  # what the URL asks for makes no sense
             return Misconfigured(f"the database URL: {error}")
         case asyncpg.InterfaceError() if _is_closed(error):
+            return unavailable("database_unavailable", detail)
+        case asyncpg.InternalClientError() if IS_DYING.search(detail):
             return unavailable("database_unavailable", detail)
         case TimeoutError():
             return unavailable("database_timeout", detail)

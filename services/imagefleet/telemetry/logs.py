@@ -49,6 +49,7 @@ _LARGEST_INTEGER: Final = 2**63 - 1
 _FIRST_KEYS: Final = ("timestamp", "level", "event")
 _MANY_LINES: Final = frozenset({"exception", "stack"})
 _NOISY: Final = ("aioboto3", "aiobotocore", "asyncio", "boto3", "botocore", "urllib3", "s3transfer")
+_TOLD_ALREADY: Final = ("asyncpg.pool",)  # each try to connect, by whoever misses the database
 _BRING_HANDLERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 
@@ -170,10 +171,28 @@ def _without_secrets(text: str) -> str:
 def _rendering(log_format: Literal["json", "console"], *, colours: bool) -> list[Processor]:
     if log_format == "json":
         return [_as_json]
-    console = structlog.dev.ConsoleRenderer(
+    return [_harmless_on_a_terminal, _on_a_console(colours=colours)]
+
+
+@lru_cache(maxsize=2)
+def _on_a_console(*, colours: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
         colors=colours, exception_formatter=structlog.dev.plain_traceback
     )
-    return [_harmless_on_a_terminal, console]
+
+
+def read_line(line: str) -> dict[str, object] | None:
+    """What a process told in the form `json`; None: no line of a log."""
+    with suppress(orjson.JSONDecodeError):
+        told = orjson.loads(line) if line.startswith("{") else None
+        if isinstance(told, dict) and all(isinstance(told.get(key), str) for key in _FIRST_KEYS):
+            return told
+    return None
+
+
+def for_a_person(told: Mapping[str, object]) -> str:
+    """The same in the form `console`; a traceback makes it several lines."""
+    return str(_on_a_console(colours=False)(None, "", _harmless_on_a_terminal(None, "", {**told})))
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
@@ -249,6 +268,8 @@ def _route_libraries(
     logging.captureWarnings(capture=True)
     for name in _NOISY:  # at debug they write every byte of every request, signatures included
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    for name in _TOLD_ALREADY:
+        logging.getLogger(name).setLevel(max(level, logging.ERROR))
     for name in _BRING_HANDLERS:
         logger = logging.getLogger(name)
         logger.handlers.clear()

@@ -19,6 +19,7 @@ import structlog
 from imagefleet.errors import FleetError
 from imagefleet.jobs.model import Claim
 from imagefleet.live import Live
+from imagefleet.runtime import tell_missed
 from imagefleet.settings.values import BreakerNumbers
 from imagefleet.store.database import Connection, Pool
 from imagefleet.store.fleet.breakers import (
@@ -150,7 +151,7 @@ class BreakerReports:
                 for service, tally in telling.items():
                     await self._tell(connection, service, tally)
         except FleetError as error:
-            log.warning("breakers.unreported", code=error.code, services=sorted(telling))
+            tell_missed(error, "breakers.unreported", services=sorted(telling))
             for tally in telling.values():
                 tally.answer(None)
 

@@ -24,7 +24,7 @@ from imagefleet.errors import ClaimLost, FleetError
 from imagefleet.jobs.lifecycle import Released
 from imagefleet.jobs.model import Fence, WorkerId
 from imagefleet.jobs.policies import RetryPolicy
-from imagefleet.runtime import Drain
+from imagefleet.runtime import Drain, tell_missed
 from imagefleet.settings import Database
 from imagefleet.store.database import Connection, connect
 from imagefleet.store.jobs.leases import Beat, renew_claims
@@ -116,10 +116,16 @@ class Lease:
                 self._attempts.stop_all(Stop.LOST)
                 drain.request("declared dead: its jobs belong to others")
                 return
-            except Exception as error:  # noqa: BLE001 - the database is away; the watch counts
+            except FleetError as error:  # the database is away; the watch counts
+                tell_missed(error, "beat.failed", age_seconds=round(self.age, 1))
+                await self._rest()
+            except Exception as error:  # noqa: BLE001 - the watch counts
                 log.warning("beat.failed", error=repr(error), age_seconds=round(self.age, 1))
-                self.pulse.felt()
-                await asyncio.sleep(BEAT_EVERY / 2)
+                await self._rest()
+
+    async def _rest(self) -> None:
+        self.pulse.felt()
+        await asyncio.sleep(BEAT_EVERY / 2)
 
     async def _beat_while_connected(self, group: asyncio.TaskGroup) -> None:
         async with connect(

@@ -14,12 +14,10 @@ from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
-
 from imagefleet.doorbell import Doorbell
 from imagefleet.errors import Unavailable
 from imagefleet.jobs.model import Ended, Fence, JobId, WorkerId
-from imagefleet.runtime import FIRST_PAUSE, LONGEST_PAUSE, Batcher
+from imagefleet.runtime import FIRST_PAUSE, LONGEST_PAUSE, Batcher, tell_missed
 from imagefleet.store.database import Pool
 from imagefleet.store.jobs.unheard import find_claimed_ends
 from imagefleet.store.settling import Receipt, Settled, Settlement, settle_jobs
@@ -30,8 +28,6 @@ MOST_AT_ONCE: Final = 100
 # What could be told twice is so within moments: cut off amid its settle, a stray of one beat, asked
 # for while the answer to another claim of the same job arrives.
 MOST_REMEMBERED: Final = 10_000
-
-log = structlog.get_logger()
 
 
 class Told:
@@ -116,7 +112,7 @@ class Settler:
                     self._unanswered |= fences  # nothing was sent before
                     report = await settle_jobs(connection, self._worker_id, settlements)
             except Unavailable as error:
-                log.warning("settle.delayed", jobs=len(settlements), code=error.code)
+                tell_missed(error, "settle.delayed", jobs=len(settlements))
                 if self._given_up:
                     raise
                 await asyncio.sleep(pause)

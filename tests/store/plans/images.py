@@ -38,12 +38,12 @@ from imagefleet.store.images.deleting import (
     flag_void,
     list_to_empty_again,
 )
-from imagefleet.store.images.histories import get_whole_image
 from imagefleet.store.images.images import find_current, submit_image
 from imagefleet.store.images.listing import (
     MOST_LOOKED_AT,
     ImageFilter,
     find_images_named,
+    get_whole_image,
     list_images,
     oversee_images,
 )

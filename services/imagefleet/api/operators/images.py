@@ -31,8 +31,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.deleting import delete_image
-from imagefleet.store.images.histories import get_whole_image
-from imagefleet.store.images.listing import ImageFilter, oversee_images
+from imagefleet.store.images.listing import ImageFilter, get_whole_image, oversee_images
 from imagefleet.store.images.reprocessing import move_focal, reprocess_image
 
 # An image has the id that its form was given, up to an hour before it was an image.

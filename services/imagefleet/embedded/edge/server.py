@@ -43,6 +43,7 @@ ABOUT_THE_BODY: Final = frozenset({"Content-Type", "Accept-Ranges"})
 
 ASKED_FOR_LARGE: Final = ("Range", "If-Range", "If-None-Match", "If-Modified-Since")
 BACKLOG: Final = 128
+GALLERY: Final = "/gallery"  # no published key begins so
 CONFIG: Final = AioConfig(
     signature_version="s3v4",
     s3={"addressing_style": "path"},
@@ -193,11 +194,17 @@ class _Connection(web.RequestHandler):
 
 @asynccontextmanager
 async def serve_edge(
-    port: int, *, facts: Callable[[], Facts], api_url: str, host: str = HOST
+    port: int,
+    *,
+    facts: Callable[[], Facts],
+    api_url: str,
+    host: str = HOST,
+    gallery: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Invalidations]:
     """Serve until the end of the context, as the distribution of these facts.
 
     Nothing is kept until somebody follows the invalidations, which the caller has to.
+    Of its own it has the page that `gallery` tells, where there is one.
     """
     aws, bucket = facts().aws, facts().topology["OUTPUTS_BUCKET"]
     cache = Cache()
@@ -217,9 +224,17 @@ async def serve_edge(
         async def add_headers(request: web.Request, answer: web.StreamResponse) -> None:
             answer.headers.update(headers | for_pages if "Origin" in request.headers else headers)
 
+        async def show_gallery(_request: web.Request) -> web.Response:
+            page = gallery()
+            if page is None:
+                raise web.HTTPNotFound
+            kept = {"Cache-Control": "no-store"}
+            return web.Response(text=page, content_type="text/html", headers=kept)
+
         application = web.Application()
         application.on_response_prepare.append(add_headers)
         application.router.add_get("/i/{path:.*}", edge.answer)
+        application.router.add_get(GALLERY, show_gallery)
         runner = web.AppRunner(application, handle_signals=False, shutdown_timeout=1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
