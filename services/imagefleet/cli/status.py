@@ -172,7 +172,8 @@ def _waiting(queues: Document) -> Document:
     def told() -> Iterator[tuple[Keeping, str]]:
         if first is None:
             running = sum(lane["processing"] for lane in queues["lanes"])
-            yield Keeping.KEPT, f"nothing waits, {_many(running, 'job')} at work"
+            runs = f"{_many(running, 'job')} at work" if running else "nothing runs"
+            yield Keeping.KEPT, f"nothing waits, {runs}"
             return
         late = Keeping.AT_RISK if longest > PROMISED_WITHIN[MAKES_IMAGES].seconds else Keeping.KEPT
         yield (
