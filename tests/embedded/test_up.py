@@ -380,9 +380,11 @@ async def the_pictures_and_links_of(address: str) -> tuple[list[str], list[str]]
 
 
 async def the_gallery_is_still_there(facts: dict[str, Any]) -> None:
-    pictures, links = await the_pictures_and_links_of(f"{facts['public_base_url']}/gallery")
-    assert 4 == len(pictures)
-    assert 4 == sum(link.startswith(f"{facts['console_url']}/jobs/") for link in links)
+    """Though its pictures went with the emulator's folder."""
+    async with httpx.AsyncClient() as viewer:
+        page = (await viewer.get(f"{facts['public_base_url']}/gallery")).text
+    assert 4 == page.count(f'<a href="{facts["console_url"]}/jobs/')
+    assert 4 == page.count('<img src="/i/')
 
 
 async def the_other_verbs_find_it(facts: dict[str, Any], place: Path) -> None:

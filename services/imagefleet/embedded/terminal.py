@@ -74,7 +74,7 @@ class Terminal:
         self._started = started
         self._ended = ended
         self._colours: dict[str, str] = {}
-        self._shown: dict[tuple[str, object, str], float] = {}
+        self._shown: dict[tuple[object, ...], float] = {}
         self._in_traceback: set[str] = set()
 
     def say(self, text: str) -> None:
@@ -113,7 +113,7 @@ class Terminal:
             self._warn(process, told, code)
 
     def _warn(self, process: str, told: Mapping[str, object], code: str) -> None:
-        kind, now = (process, told["event"], code), time.monotonic()
+        kind, now = (process, told["event"], told.get("step"), code), time.monotonic()
         if now - self._shown.get(kind, -AGAIN_AFTER) < AGAIN_AFTER:
             return
         self._shown[kind] = now
