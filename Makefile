@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk audit pin vendor clean \
+.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk record newcomer audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra check-observability promtool observe-test drill apply-test image image-test localstack localstack-up localstack-down
 
@@ -152,6 +152,12 @@ house: $(READY) ## Count modules, lines, readers and names, beside what there wa
 
 walk: $(READY) ## Modules and statements that an upload, a cancel, a replay, a replacement, an explain run through, one minute (ARGS="--only upload")
 	@$(BIN)/python -m tests.walk $(ARGS)
+
+record: $(READY) ## Draw the terminal of the README: an upload, its variants, kill -9, healed; two minutes
+	@$(BIN)/python -m tests.recording healed
+
+newcomer: $(READY) ## Clone this repository, run it with empty caches on a terminal of 100 columns, and draw what it printed
+	@$(BIN)/python -m tests.recording newcomer $(ARGS)
 
 audit: $(READY) ## Ask a vulnerability database about every locked package; fails where it cannot be reached
 	@$(BIN)/python .ci/audit.py $(ARGS)

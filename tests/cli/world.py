@@ -64,6 +64,7 @@ VERBS: Final = (
     ("operator", "jobs explain {waiting}"),
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
+    ("operator", "status"),
     ("operator", "workers list --jobs"),
     ("operator", "queue stats"),
     ("operator", "queue rates"),
@@ -219,14 +220,15 @@ async def _owe(
 
 
 ROLLED_UP: Final = """
-INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published, waits,
-                     durations, longest_wait, longest_duration)
+INSERT INTO rollups (step, at, type, lane, submitted, completed, failed, retried, published,
+                     promised, late, waits, durations, longest_wait, longest_duration)
 SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), type, 'fast', 600, 540,
-       20, 40, 500, '{300,200,100}', array_fill(0::bigint, ARRAY[26]) || '{400,200}',
+       20, 40, 500, 510, 4, '{300,200,100}', array_fill(0::bigint, ARRAY[26]) || '{400,200}',
        interval '1.4 ms', interval '130 ms'
   FROM rollup_progress, unnest('{minute,hour}'::text[]) AS step,
        unnest('{process_image,noop}'::text[]) AS type
 """
+COUNTED_BY_NOW: Final = "UPDATE rollup_progress SET counted_until = date_trunc('minute', now())"
 BILLED: Final = """
 INSERT INTO rollup_costs (step, at, sqs_requests, s3_writes, invalidation_paths)
 SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), 2300, 11002, 40
@@ -236,6 +238,7 @@ SELECT step, date_trunc(step, counted_until - interval '5 minutes', 'UTC'), 2300
 
 async def rolled_up(superuser: Connection) -> None:
     """What maintenance would have counted of a busy minute, not long ago."""
+    await superuser.execute(COUNTED_BY_NOW)
     await superuser.execute(ROLLED_UP)
     await superuser.execute(BILLED)
 

@@ -26,12 +26,12 @@ from imagefleet.cli import (
     tenants,
 )
 from imagefleet.cli.capacity import capacity
-from imagefleet.cli.doctor import doctor
 from imagefleet.cli.output import ExitCode, complain, exit_code_of, say, told
 from imagefleet.cli.reaching import choose
 from imagefleet.cli.recipes import app as recipes
+from imagefleet.cli.status import status
 from imagefleet.cli.submit import submit
-from imagefleet.cli.verbs import Json, StateDir, StateDirIfAny
+from imagefleet.cli.verbs import Json, Set, StateDir, StateDirIfAny
 from imagefleet.errors import FleetError, Misconfigured
 
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Worker processes.")]
@@ -47,14 +47,6 @@ AwsPort = Annotated[int, typer.Option(min=0, max=65535, help="0: the last one, o
 ReadyFile = Annotated[
     Path | None,
     typer.Option(help="Write addresses, keys and process ids here, as JSON, once it is ready."),
-]
-Passed = Annotated[
-    list[str],
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting for the processes that know it (docs/settings.md). Repeat for more.",
-    ),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="Show every line of every process, as it says it.")
@@ -77,7 +69,7 @@ def up(
     demo: Demo = 0,
     exit_after: ExitAfter = False,
     opens: Opens = False,
-    passed: Passed = [],  # noqa: B006 - Typer reads it, nobody writes it
+    passed: Set = [],  # noqa: B006 - Typer reads it, nobody writes it
     verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +80,8 @@ def up(
 
     Shown is what started, each job that failed, and warnings. All that processes say is in `logs`
     of the state folder, a file a process. Every other verb, given in the same folder, finds what
-    runs there, whatever its ports; elsewhere `imagefleet --state-dir FOLDER` does.
+    runs there, whatever its ports; elsewhere `imagefleet --state-dir FOLDER` does. --set passes a
+    setting to the processes that know it.
 
     For example:
 
@@ -183,12 +176,13 @@ app.add_typer(queue.app, name="queue", rich_help_panel=OPERATORS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=OPERATORS)
 app.add_typer(queue.breaker, name="breaker", rich_help_panel=OPERATORS)
 app.add_typer(edge.app, name="edge", rich_help_panel=OPERATORS)
+app.command(rich_help_panel=OPERATORS)(status)
 app.add_typer(fleet.workers, name="workers", rich_help_panel=OPERATORS)
 app.command(rich_help_panel=OPERATORS)(fleet.audit)
 app.command(rich_help_panel=OPERATORS)(fleet.ledger)
 app.command(rich_help_panel=OPERATORS)(fleet.prune)
 app.command(rich_help_panel=OPERATORS)(fleet.sweep)
-app.command(rich_help_panel=OPERATIONS)(doctor)
+app.command(rich_help_panel=OPERATIONS)(database.doctor)
 app.add_typer(migrating.migrate, name="migrate", rich_help_panel=OPERATIONS)
 app.add_typer(database.keys, name="keys", rich_help_panel=OPERATIONS)
 

@@ -25,6 +25,7 @@ from imagefleet.cli.verbs import (
     Parent,
     Reason,
     RefuseNew,
+    SetIfAny,
     Wait,
     Within,
     Yes,
@@ -80,10 +81,7 @@ def show_tenant(tenant: Tenant, as_json: Json = False) -> None:
 def set_limits(
     tenant: Tenant,
     reason: Reason,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A limit and its value. Repeat for more."),
-    ] = None,
+    settings: SetIfAny = None,
     reset: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Back to the default. Repeat for more."),

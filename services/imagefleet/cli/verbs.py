@@ -65,6 +65,9 @@ MaxAttempts = Annotated[
 Recipe = Annotated[
     str | None, typer.Option("--recipe", help="The recipe, which says what variants are made.")
 ]
+_SET = typer.Option("--set", metavar="NAME=VALUE", help="A name and its value. Repeat for more.")
+Set = Annotated[list[str], _SET]
+SetIfAny = Annotated[list[str] | None, _SET]
 _RATE = typer.Option("--rate", metavar="R", min=0.01, help="So many a second.")
 Rate = Annotated[float, _RATE]
 RateIfAny = Annotated[float | None, _RATE]

@@ -15,6 +15,7 @@ from imagefleet.jobs.model import Lane, PauseScope
 from imagefleet.jobs.shapes.edge import EdgeStatus
 from imagefleet.jobs.shapes.explaining import LaneExplanationView
 from imagefleet.jobs.shapes.fleet import (
+    SILENT_AFTER,
     Breakers,
     BreakerView,
     LaneView,
@@ -29,7 +30,6 @@ from imagefleet.jobs.shapes.letters import LetterGroups
 
 LATE_AFTER: Final = timedelta(minutes=2)  # of the first that waits in a lane
 KINDS: Final = ("bad", "warn", "run", "ok")  # in the order in which they are told
-SILENT_AFTER: Final = timedelta(seconds=15)  # seven beats; it may be condemned after thirty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,6 +223,14 @@ FAILURE_SENTENCES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """The sentence the public reads for each built-in failure code: fixed, so that nothing leaks."""
 
+OUR_FAILURES: Final = frozenset(
+    {
+        "attempts_exhausted", "crashed", "deadline", "internal_error", "lock_expired", "memory",
+        "poison", "settle_rejected", "unavailable", "worker_lost",
+    }
+)  # fmt: skip
+"""Why an image that was given up was nobody's fault but ours: it was not published in time."""
+
 
 def failure_sentence(code: str) -> str:
     """Return the fixed sentence of a failure code; a code we do not know is our own problem."""

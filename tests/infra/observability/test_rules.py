@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from imagefleet.jobs.kinds import BUILT_IN
-from imagefleet.jobs.lifecycle import FAILURE_SENTENCES
+from imagefleet.jobs.lifecycle import FAILURE_SENTENCES, OUR_FAILURES
 from imagefleet.jobs.model import JobState, Lane
+from imagefleet.jobs.shapes.rates import PROMISED_SHARE, PROMISED_WITHIN
 from imagefleet.telemetry.maintenance import DARK_SECONDS
 from imagefleet.telemetry.metrics import PUBLISHED_SECONDS
 from tests.infra.observability.asking import (
@@ -133,6 +134,7 @@ def test_every_reason_to_give_an_image_up_is_either_ours_or_the_inputs() -> None
     (lost,) = [rule for rule in rules() if rule.name == "imagefleet:published_lost:rate5m"]
     ours = matched(lost.query, "why")
 
+    assert ours == OUR_FAILURES, "as `imagefleet status` counts them"
     assert ours.isdisjoint(OF_THE_INPUT)
     assert ours | OF_THE_INPUT == {*FAILURE_SENTENCES, "lock_expired"}
 
@@ -144,6 +146,15 @@ def test_the_limits_of_the_service_levels_are_bounds_of_their_histograms() -> No
     assert limits == {"30.0", "60.0"}
     assert 30 in PUBLISHED_SECONDS
     assert 60 in DARK_SECONDS
+
+
+def test_alerts_and_the_status_promise_the_same() -> None:
+    shares = [re.findall(r"14\.4 \* ([\d.]+)", rule.query) for rule in rules()]
+
+    allowed = {float(share) for found in shares for share in found}
+
+    assert [pytest.approx(1 - PROMISED_SHARE)] == [*allowed]
+    assert {30, 60} == {within.seconds for within in PROMISED_WITHIN.values()}
 
 
 def test_what_an_alert_says_can_be_said(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from math import ceil
 
 import pytest
 
+from imagefleet.jobs.lifecycle import Completed, Failed, Outcome, ResultReason
 from imagefleet.jobs.model import Lane
 from imagefleet.jobs.shapes.rates import RatesView, Step
 from imagefleet.store.database import Connection
@@ -22,9 +23,17 @@ from imagefleet.store.fleet.rollups import (
     roll_up,
     tell_billed,
 )
-from imagefleet.store.jobs.submissions import submit_jobs
+from imagefleet.store.images.deleting import darken_without_edge
+from imagefleet.store.jobs.submissions import submit_job, submit_jobs
 from tests.support.database import Database
-from tests.support.factories import a_submission, hold_job
+from tests.support.factories import (
+    CORRUPT,
+    UNAVAILABLE,
+    a_submission,
+    hold_job,
+    make_due,
+    settle_job,
+)
 from tests.support.races import all_at_once, many_connections
 
 HOUR = timedelta(hours=1)
@@ -119,6 +128,93 @@ async def test_what_ended_is_counted_by_how_it_did(
     assert told == await kept(superuser, "minute")
     durations = await superuser.fetchval("SELECT durations FROM rollups WHERE step = 'day'")
     assert 1 + 2 + 4 + 8 == sum(durations), "of those that came to an end of their own"
+
+
+ACCEPTED = """
+UPDATE jobs SET created_at = now() - $2::interval, run_at = least(run_at, now()) - $3::interval
+ WHERE id = $1
+"""
+FAMILY = "UPDATE jobs SET parent_job_id = gen_random_uuid() WHERE id = $1"
+
+
+async def an_image(
+    worker: Connection,
+    superuser: Connection,
+    *,
+    accepted: float = 0,
+    due: float = 0,
+    before: Outcome | None = None,
+    outcome: Outcome | None = None,
+    of_a_set: bool = False,
+) -> None:
+    """One that ends now; seconds ago, and what an attempt before that came to."""
+    asked = a_submission(type="process_image")
+    await submit_job(worker, asked)
+    seconds = [timedelta(seconds=ago) for ago in (accepted, due)]
+    await superuser.execute(ACCEPTED, asked.job_id, *seconds)
+    if of_a_set:
+        await superuser.execute(FAMILY, asked.job_id)
+    if before is not None:
+        await settle_job(worker, await hold_job(worker, asked.job_id), before)
+        await make_due(superuser, asked.job_id)
+    await settle_job(worker, await hold_job(worker, asked.job_id), outcome or Completed())
+
+
+PROMISED = {
+    "in time": ({"accepted": 20, "due": 20}, (1, 0)),
+    "too late": ({"accepted": 31, "due": 31}, (1, 1)),
+    "in time of when it was to start": ({"accepted": 300, "due": 20}, (1, 0)),
+    "repeated, in time of the request": ({"accepted": 20, "before": UNAVAILABLE}, (1, 0)),
+    "repeated, too late": ({"accepted": 31, "before": UNAVAILABLE}, (1, 1)),
+    "given up for a reason of ours": ({"outcome": Failed(code="poison", message="x")}, (1, 1)),
+    "given up for the file's": ({"outcome": CORRUPT}, (0, 0)),
+    "of a set": ({"accepted": 31, "due": 31, "of_a_set": True}, (0, 0)),
+    "superseded": ({"outcome": Completed(reason=ResultReason.SUPERSEDED)}, (0, 0)),
+}
+
+
+@pytest.mark.parametrize("what", PROMISED)
+async def test_of_an_image_it_is_counted_whether_it_was_published_in_time(
+    worker: Connection, maintenance: Connection, superuser: Connection, what: str
+) -> None:
+    image, (promised, late) = PROMISED[what]
+    await count_from(superuser, HOUR)
+    await an_image(worker, superuser, **image)  # type: ignore[arg-type]
+    async with superuser.transaction():  # what is over may not change, but by who has no triggers
+        await superuser.execute("SET LOCAL session_replication_role = replica")
+        await superuser.execute("UPDATE attempts SET ended_at = ended_at - interval '2 minutes'")
+        await superuser.execute("UPDATE jobs SET created_at = created_at - interval '2 minutes'")
+
+    await rolled_up(maintenance)
+
+    for step in Step:
+        assert {"promised": promised, "late": late} == await kept(
+            superuser, step, ("promised", "late")
+        )
+
+
+DELETED = """
+INSERT INTO image_tombstones (image_id, tenant_id, job_id, requested_by, requested_at,
+                              objects_deleted_at, objects)
+SELECT gen_random_uuid(), 'acme', gen_random_uuid(), 'tests', now() - $1::interval, now(), '{}'
+"""
+
+
+async def test_of_a_deletion_it_is_counted_whether_it_was_dark_in_time_and_never_again(
+    maintenance: Connection, superuser: Connection
+) -> None:
+    for seconds in (1, 59, 61):
+        await superuser.execute(DELETED, timedelta(seconds=seconds))
+
+    assert 3 == len(await darken_without_edge(maintenance))
+    assert [] == await darken_without_edge(maintenance)
+    assert 1 == await add_entries(maintenance, limit=100)
+    await count_from(superuser, HOUR)
+    await ended(superuser, ago=timedelta(minutes=2), type="delete_image")
+    await rolled_up(maintenance)
+
+    for step in Step:
+        assert {"promised": 3, "late": 1} == await kept(superuser, step, ("promised", "late"))
 
 
 async def test_a_minute_adds_up_with_its_hour_and_its_day(

@@ -145,7 +145,8 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
             "api": May(select=frozenset(), insert=BILLED),
             "worker": May(select=frozenset(), insert=BILLED),
             "maintenance": May(
-                insert=BILLED | columns("at type lane submitted invalidation_paths"), delete=True
+                insert=BILLED | columns("at type lane submitted promised late invalidation_paths"),
+                delete=True,
             ),
             "operator": NOTHING,
         },

@@ -1,7 +1,7 @@
 """The fleet, as operators see it: pauses, lanes and queues, the ledger, breakers, workers."""
 
-from datetime import datetime
-from typing import Self
+from datetime import datetime, timedelta
+from typing import Final, Self
 from uuid import UUID
 
 from imagefleet.jobs.model import Lane, PauseScope
@@ -237,6 +237,9 @@ class WorkerProcess(Shape):
     host: str
     pid: int
     version: str
+
+
+SILENT_AFTER: Final = timedelta(seconds=15)  # seven beats; it may be condemned after thirty
 
 
 class WorkerView(WorkerProcess):

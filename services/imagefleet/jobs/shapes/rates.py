@@ -19,6 +19,13 @@ MOST_BUCKETS: Final = 120  # the last of them ends after a month
 FIRST_BUCKET: Final = timedelta(milliseconds=1)
 MINUTE: Final = timedelta(minutes=1)
 PER: Final = 1000  # images
+MAKES_IMAGES: Final = "process_image"
+DELETES_IMAGES: Final = "delete_image"
+PROMISED_WITHIN: Final = {
+    MAKES_IMAGES: timedelta(seconds=30),  # from accepted to shown
+    DELETES_IMAGES: timedelta(seconds=60),  # from the request to dark
+}
+PROMISED_SHARE: Final = 0.99  # of each; docs/service-levels.md
 
 
 class Step(StrEnum):
@@ -78,7 +85,8 @@ class Rates(Shape):
 
     `failed` and `stopped` jobs are over as those that completed: these failed, those were
     cancelled, deleted or failed by an operator. `retried` ones are tried again, `released` ones
-    were given back, of those that are `lost` the worker was.
+    were given back, of those that are `lost` the worker was. `promised` are images and deletions
+    that a service level is about, `late` those of them that were shown, or dark, too late or never.
     """
 
     submitted: int
@@ -88,6 +96,8 @@ class Rates(Shape):
     retried: int
     released: int
     lost: int
+    promised: int
+    late: int
     jobs_a_minute: float
     """That were over."""
     wait: Spread | None = None

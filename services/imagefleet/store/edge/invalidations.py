@@ -12,6 +12,7 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from imagefleet.store.database import Connection
+from imagefleet.store.images.deleting import TELL_DARK
 
 LONGEST_ERROR: Final = 500  # characters
 
@@ -258,7 +259,7 @@ async def list_accepted(connection: Connection, *, limit: int) -> list[Accepted]
     return [Accepted(**dict(row)) for row in await connection.fetch(LIST_ACCEPTED, limit)]
 
 
-COMPLETE_BATCH: Final = """
+COMPLETE_BATCH: Final = f"""
 WITH done AS (
     UPDATE invalidation_batches
        SET completed_at = now()
@@ -273,9 +274,10 @@ dark AS (
      WHERE image_tombstones.image_id = debts.image_id
        AND image_tombstones.invalidation_id = debts.id AND image_tombstones.dark_at IS NULL
     RETURNING image_tombstones.dark_at - image_tombstones.requested_at AS took
-)
-SELECT coalesce((SELECT array_agg(dark.took) FROM dark), '{}') AS dark FROM done
-"""
+),
+{TELL_DARK}
+SELECT coalesce((SELECT array_agg(dark.took) FROM dark), '{{}}') AS dark FROM done
+"""  # noqa: S608 - composed at import from the constant of deleting.py
 
 
 async def complete_batch(connection: Connection, accepted: Accepted) -> list[timedelta] | None:

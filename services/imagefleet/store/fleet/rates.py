@@ -27,6 +27,7 @@ NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 _COUNTS: Final = (
     "submitted", "completed", "failed", "stopped", "retried", "released", "lost",
+    "promised", "late",
 )  # fmt: skip
 _BILLED: Final = ("sqs_requests", "s3_writes", "invalidation_paths")
 

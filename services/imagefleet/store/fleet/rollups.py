@@ -22,19 +22,29 @@ from typing import Any, Final, TypeAlias
 
 from asyncpg import Record
 
+from imagefleet.jobs.lifecycle import OUR_FAILURES
 from imagefleet.jobs.model import CancelCode
-from imagefleet.jobs.shapes.rates import GROWTH, KEPT, MINUTE, MOST_BUCKETS
+from imagefleet.jobs.shapes.rates import (
+    GROWTH,
+    KEPT,
+    MAKES_IMAGES,
+    MINUTE,
+    MOST_BUCKETS,
+    PROMISED_WITHIN,
+)
 from imagefleet.store.database import Connection
 
 MARGIN: Final = timedelta(seconds=5)
 """A minute is looked at so long after it: what commits later waits for the second look."""
 LATE: Final = timedelta(minutes=10)
 """As a claim's lock; and far more than any statement may take."""
-MAKES_IMAGES: Final = "process_image"
-
-ENDS: Final = ("completed", "failed", "stopped", "retried", "released", "lost", "published")
+ENDS: Final = (
+    "completed", "failed", "stopped", "retried", "released", "lost", "published",
+    "promised", "late",
+)  # fmt: skip
 
 _STOPS: Final = ", ".join(f"'{code}'" for code in CancelCode)
+_OURS: Final = ", ".join(f"'{code}'" for code in sorted(OUR_FAILURES))
 
 
 def _bucket(column: str) -> str:
@@ -53,6 +63,22 @@ SELECT progress.counted_until, progress.settled_until,
    FOR UPDATE
 """
 
+# As `COMPLETE_JOBS` tells a job's age: a first claim's by when it was due, which is gone after it.
+# Null where nothing was promised: of other types, of what others submitted, of who sent no image.
+_LATE: Final = f"""
+           CASE WHEN attempts.type = '{MAKES_IMAGES}' THEN (
+               SELECT CASE WHEN attempts.outcome = 'completed' AND attempts.why = 'done'
+                           THEN CASE WHEN attempts.claim_no = 1
+                                     THEN attempts.queue_time + attempts.duration
+                                     ELSE attempts.ended_at - jobs.created_at
+                                END > interval '{PROMISED_WITHIN[MAKES_IMAGES].seconds} s'
+                           WHEN jobs.state = 'failed' AND jobs.claim_no = attempts.claim_no
+                                AND attempts.why IN ({_OURS})
+                           THEN true END
+                 FROM jobs
+                WHERE jobs.id = attempts.job_id AND jobs.parent_job_id IS NULL) END AS late
+"""  # noqa: S608 - composed at import of the names of codes
+
 FIND_MINUTE: Final = """
 SELECT date_trunc('minute', attempts.ended_at) AS at
   FROM attempts
@@ -70,7 +96,7 @@ WITH ended AS MATERIALIZED (
                 WHEN attempts.outcome IN ('rescued', 'taken_over') THEN 'lost'
                 WHEN attempts.outcome = 'failed' AND attempts.why IN ({_STOPS}) THEN 'stopped'
                 ELSE attempts.outcome END AS outcome,
-           {_bucket("queue_time")} AS wait_in,
+           {_bucket("queue_time")} AS wait_in, {_LATE.strip()},
            CASE WHEN attempts.outcome IN ('completed', 'retried')
                   OR attempts.outcome = 'failed' AND attempts.why NOT IN ({_STOPS})
                 THEN {_bucket("duration")} END AS duration_in
@@ -87,6 +113,7 @@ SELECT ended.type, ended.lane, ended.wait_in, ended.duration_in, count(*) AS att
        count(*) FILTER (WHERE ended.outcome = 'lost') AS lost,
        count(*) FILTER (WHERE ended.outcome = 'completed' AND ended.why = 'done'
                           AND ended.type = '{MAKES_IMAGES}') AS published,
+       count(ended.late) AS promised, count(*) FILTER (WHERE ended.late) AS late,
        max(ended.queue_time) AS longest_wait,
        coalesce(max(ended.duration) FILTER (WHERE ended.duration_in IS NOT NULL), interval '0')
            AS longest_duration
@@ -215,8 +242,8 @@ def _put(buckets: list[int], place: int, count: int) -> None:
 
 
 def _less(tally: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """What of it is not in what was kept."""
-    lacking = {end: tally[end] - kept.get(end, 0) for end in ENDS}
+    """What of it is not in what was kept, which entries may have told more of."""
+    lacking = {end: max(0, tally[end] - kept.get(end, 0)) for end in ENDS}
     for name in ("waits", "durations"):
         pairs = zip_longest(tally[name], kept.get(name, ()), fillvalue=0)
         lacking[name] = [there - counted for there, counted in pairs]
@@ -230,21 +257,23 @@ WITH page AS MATERIALIZED (
 ),
 taken AS (
     DELETE FROM rollup_entries WHERE id = ANY (ARRAY (SELECT page.id FROM page))
-    RETURNING at, type, lane, submitted, sqs_requests, s3_writes, invalidation_paths
+    RETURNING at, type, lane, submitted, promised, late, sqs_requests, s3_writes,
+              invalidation_paths
 ),
 steps AS (
     SELECT 'minute' AS step UNION ALL SELECT 'hour' UNION ALL SELECT 'day'
 ),
 submits AS (
-    INSERT INTO rollups AS kept (step, at, type, lane, submitted)
+    INSERT INTO rollups AS kept (step, at, type, lane, submitted, promised, late)
     SELECT steps.step, date_trunc(steps.step, taken.at, 'UTC'), taken.type, taken.lane,
-           sum(taken.submitted)
+           sum(taken.submitted), sum(taken.promised), sum(taken.late)
       FROM taken CROSS JOIN steps
      WHERE taken.type IS NOT NULL
      GROUP BY 1, 2, 3, 4
      ORDER BY 1, 2, 3, 4
         ON CONFLICT (step, at, type, lane) DO UPDATE
-           SET submitted = kept.submitted + excluded.submitted
+           SET submitted = kept.submitted + excluded.submitted,
+               promised = kept.promised + excluded.promised, late = kept.late + excluded.late
 ),
 bills AS (
     INSERT INTO rollup_costs AS kept (step, at, sqs_requests, s3_writes, invalidation_paths)

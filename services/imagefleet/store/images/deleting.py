@@ -14,8 +14,9 @@ from uuid import UUID
 
 from imagefleet.errors import NotFound
 from imagefleet.jobs.images import Emptied, image_target
-from imagefleet.jobs.model import JobId, Ring, Submission, Submitted, TenantId
+from imagefleet.jobs.model import JobId, Lane, Ring, Submission, Submitted, TenantId
 from imagefleet.jobs.shapes.edge import Deletion
+from imagefleet.jobs.shapes.rates import DELETES_IMAGES, PROMISED_WITHIN
 from imagefleet.store.database import Connection
 from imagefleet.store.jobs.rings import RING_URGENTLY, ring_of
 from imagefleet.store.jobs.submissions import (
@@ -214,13 +215,29 @@ def _document(image: Emptied) -> dict[str, object]:
     return {"image_id": image.image_id, "tenant_id": image.tenant_id, "objects": objects}
 
 
+# Whoever writes down that images are `dark` tells whether that was in time, in the same statement.
+TELL_DARK: Final = f"""
+told AS (
+    INSERT INTO rollup_entries (type, lane, promised, late)
+    SELECT '{DELETES_IMAGES}', '{Lane.FAST}', count(*),
+           count(*) FILTER (
+               WHERE dark.took > interval '{PROMISED_WITHIN[DELETES_IMAGES].seconds} s')
+      FROM dark
+    HAVING count(*) > 0
+)
+"""  # noqa: S608 - composed at import of the names of a type and a lane
+
 # Where there is no edge, nobody shows what the bucket does not have.
-DARKEN_WITHOUT_EDGE: Final = """
-UPDATE image_tombstones
-   SET dark_at = objects_deleted_at
- WHERE objects_deleted_at IS NOT NULL AND dark_at IS NULL
-RETURNING dark_at - requested_at AS took
-"""
+DARKEN_WITHOUT_EDGE: Final = f"""
+WITH dark AS (
+    UPDATE image_tombstones
+       SET dark_at = objects_deleted_at
+     WHERE objects_deleted_at IS NOT NULL AND dark_at IS NULL
+    RETURNING dark_at - requested_at AS took
+),
+{TELL_DARK}
+SELECT dark.took FROM dark
+"""  # noqa: S608 - composed at import from the constant above
 
 
 async def darken_without_edge(connection: Connection) -> list[timedelta]:
