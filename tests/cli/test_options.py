@@ -36,6 +36,7 @@ async def test_what_is_meant_has_to_be_said_once(operate: Cli, arguments: tuple[
         ("jobs", "retry-now", "some-id"),
         ("queue", "resume", "--all"),
         ("tenants", "resume", "acme"),
+        ("workers", "drain", "some-id"),
     ],
 )
 async def test_what_undoes_something_asks_why(operate: Cli, arguments: tuple[str, ...]) -> None:

@@ -65,6 +65,7 @@ VERBS: Final = (
     ("operator", "jobs attempts {failed}"),
     ("operator", "jobs attempts {waiting}"),
     ("operator", "workers list --jobs"),
+    ("operator", "workers drain {worker} --reason mending"),
     ("operator", "queue stats"),
     ("operator", "queue rates"),
     ("operator", "queue rates --span day --lane quarantine"),
@@ -171,6 +172,7 @@ async def a_world(
         "file": FILE, "recipes": str(EIGHT_FILES), "image": image["imageId"],
         "broken": broken["imageId"], "gone": gone["imageId"], "failed": str(jobs[0].job_id),
         "waiting": str(waiting.job_id), "held": str(held.job_id), "key": str(key),
+        "worker": str(held.worker_id),
     }  # fmt: skip
 
 

@@ -141,6 +141,7 @@ class Route:
             target=f"image:{image_id}",
             letter=job_id,
             invalidation=job_id,
+            worker=job_id,
             tenant="acme",
             variant="thumb",
             name="retry.*.max_attempts",
@@ -259,6 +260,7 @@ OPERATOR_ROUTES = [
         "POST", "/v1/operator/tenants/{tenant}/cancel", "operate", json=BECAUSE | {"dryRun": True}
     ),
     Route("GET", "/v1/operator/workers", "operate"),
+    Route("POST", "/v1/operator/workers/{worker}/drain", "operate", json=BECAUSE),
     Route("GET", "/v1/operator/audit", "operate"),
 ]
 

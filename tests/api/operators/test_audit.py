@@ -115,6 +115,17 @@ async def _reset(scene: Scene) -> Ordered:
     )
 
 
+async def _drain(scene: Scene) -> Ordered:
+    worker_id = await a_worker(scene.worker)
+    return Ordered(
+        path=f"{OPERATOR}/workers/{worker_id}/drain",
+        json={"reason": "why"},
+        name=str(worker_id),
+        before={"held": 0, "drain_requested_at": None},
+        after={"held": 0},
+    )
+
+
 def _ending(verb: str) -> Callable[[Scene], Awaitable[Ordered]]:
     async def order(scene: Scene) -> Ordered:
         job = await scene.waiting_job()
@@ -264,6 +275,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
     ("DELETE", "/v1/operator/pauses"): Told("resume", "pause", _resume),
     ("POST", "/v1/operator/breakers/{service}/open"): Told("open", "circuit_breaker", _open),
     ("POST", "/v1/operator/breakers/{service}/reset"): Told("reset", "circuit_breaker", _reset),
+    ("POST", "/v1/operator/workers/{worker_id}/drain"): Told("drain", "worker", _drain),
     ("POST", "/v1/operator/jobs/{job_id}/cancel"): Told("cancel", "job", _ending("cancel")),
     ("POST", "/v1/operator/jobs/{job_id}/fail"): Told("fail", "job", _ending("fail")),
     ("POST", "/v1/operator/jobs/{job_id}/retry-now"): Told("retry_now", "job", _retry_now),

@@ -155,6 +155,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
                 update=columns("beat_at beats draining_since dead_at dead_why silent_at heard_at"),
             ),
             "maintenance": May(update=columns("dead_at dead_why"), delete=True),
+            "operator": May(update=columns("drain_requested_at")),
         },
         "pauses": {
             "operator": May(insert=True, update=True, delete=True),
