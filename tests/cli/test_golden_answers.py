@@ -226,6 +226,7 @@ async def of_the_fleet(operator: Typed, maintenance: Connection) -> None:
     await operator("tenants", "resume", "acme", *WHY)
     await operator("tenants", "cancel", "acme", "--dry-run", *WHY)
     await operator("tenants", "cancel", "acme", "--yes", *WHY)
+    await operator("tenants", "cancel", "--every-tenant", "--yes", *WHY)
     await operator("breaker", "open", "s3", *WHY)
     await operator("breaker", "list")
     await operator("breaker", "reset", "s3", *WHY)

@@ -102,6 +102,7 @@ VERBS: Final = (
     ("operator", "tenants resume acme --reason over"),
     ("operator", "tenants cancel acme --reason flood --dry-run"),
     ("operator", "tenants cancel acme --reason flood --yes"),
+    ("operator", "tenants cancel --every-tenant --type noop --reason flood --dry-run"),
     ("operator", "breaker list"),
     ("operator", "breaker open s3 --reason moving"),
     ("operator", "breaker reset s3 --reason moved"),

@@ -121,6 +121,8 @@ def test_a_line_tells_what_is_not_as_it_was() -> None:
         ("job", "0199", "/jobs/0199"),
         ("image", "0199", "/images/0199"),
         ("image", "3 images", None),
+        ("job", "job_type=noop", None),
+        ("dead_letter", "all", None),
         ("setting", "window.looks", None),
         ("tenant", "../evil", None),
     ],

@@ -259,6 +259,7 @@ OPERATOR_ROUTES = [
     Route(
         "POST", "/v1/operator/tenants/{tenant}/cancel", "operate", json=BECAUSE | {"dryRun": True}
     ),
+    Route("POST", "/v1/operator/jobs:cancel", "operate", json=BECAUSE | {"dryRun": True}),
     Route("GET", "/v1/operator/workers", "operate"),
     Route("POST", "/v1/operator/workers/{worker}/drain", "operate", json=BECAUSE),
     Route("GET", "/v1/operator/audit", "operate"),

@@ -15,6 +15,7 @@ from imagefleet.cli.verbs import (
     Correlation,
     Cursor,
     DryRun,
+    EveryTenant,
     Json,
     Limit,
     OfCode,
@@ -36,10 +37,12 @@ from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
 PATH: Final = "/v1/operator/tenants"
+OF_ANY: Final = "/v1/operator/jobs:cancel"
 
 app = group("Look at tenants, limit and pause them, cancel what they have.")
 
-Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")]
+_TENANT: Final = typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")
+Tenant = Annotated[str, _TENANT]
 
 
 @app.command("list")
@@ -158,8 +161,9 @@ def resume(
 
 @app.command()
 def cancel(
-    tenant: Tenant,
     reason: Reason,
+    tenant: Annotated[str | None, _TENANT] = None,
+    every_tenant: EveryTenant = False,
     job_type: OfType = None,
     lane: OfLane = None,
     status: OfStatus = None,
@@ -179,24 +183,28 @@ def cancel(
     """Cancel a tenant's open jobs, by one job that walks through them. This cannot be undone.
 
     Deletions and cancellations go on. What is submitted after the walk began is not in it:
-    cancel again, that is another walk.
+    cancel again, that is another walk. With --every-tenant it goes from tenant to tenant.
 
     For example:
 
         imagefleet tenants cancel shop --dry-run --reason "a runaway import"
         imagefleet tenants cancel shop --type process_image --reason runaway --yes
         imagefleet tenants cancel shop --since 2h --reason runaway --yes
+        imagefleet tenants cancel --every-tenant --type webhook --reason "their host is gone" --yes
     """
+    if (tenant is None) != every_tenant:
+        detail = "name a tenant, or --every-tenant"
+        raise Misconfigured(detail)
     body = filled(
         jobType=job_type, lane=lane, status=status, code=code, correlationId=correlation_id,
         parentJobId=parent and whole(parent, EVERY_JOB), target=target,
         submittedAfter=instant(since), submittedBefore=before, reason=reason,
     )  # fmt: skip
-    path = below(PATH, tenant, "cancel")
+    path = OF_ANY if tenant is None else below(PATH, tenant, "cancel")
     answer = ask("POST", path, document=body | {"dryRun": True})
     jobs = _at_least(answer["jobs"], answer["jobsIsAtLeast"])
     if not dry_run:
-        confirm(f"Cancel {jobs} open jobs of {tenant} for good?", yes=yes)
+        confirm(f"Cancel {jobs} open jobs of {tenant or 'all tenants'} for good?", yes=yes)
         answer = ask("POST", path, document=body)
 
     def told(answer: Document) -> str:

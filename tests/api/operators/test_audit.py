@@ -241,6 +241,16 @@ async def _cancel_all(scene: Scene) -> Ordered:
     )
 
 
+async def _cancel_any(scene: Scene) -> Ordered:
+    await scene.waiting_job()
+    return Ordered(
+        path=f"{OPERATOR}/jobs:cancel",
+        json={"jobType": "noop", "reason": "why"},
+        name="job_type=noop",
+        before={"jobs": 1, "complete": True},
+    )
+
+
 async def _set(_scene: Scene) -> Ordered:
     return Ordered(
         path=f"{OPERATOR}/settings/breaker.s3.failures",
@@ -303,6 +313,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
     ("POST", "/v1/operator/edge/invalidations"): Told("invalidate", "image", _invalidate),
     ("PUT", "/v1/operator/tenants/{tenant}/limits"): Told("limit", "tenant", _limit),
     ("POST", "/v1/operator/tenants/{tenant}/cancel"): Told("cancel", "tenant", _cancel_all),
+    ("POST", "/v1/operator/jobs:cancel"): Told("cancel", "job", _cancel_any),
 }
 
 # Not acts of operators, and why.

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Final
-from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import APIRouter, Depends
@@ -57,11 +56,12 @@ class Asked(BaseModel):
         return {name: value or None for name, value in asked.items()}
 
     def order(self) -> dict[str, object]:
-        """As an order to cancel takes them; of one tenant, and only what it can be about."""
-        if not self.tenant:
-            sentence = "Name a tenant first: what is open is cancelled for one at a time."
-            raise RequestRejected("no_tenant", sentence)
+        """As an order to cancel takes them."""
+        if self.id or not any(self.model_dump().values()):
+            sentence = "Filter by something else than an id first. Nothing was done."
+            raise RequestRejected("no_filter", sentence)
         asked = {
+            "tenant": self.tenant,
             "jobType": self.type,
             "status": self.status,
             "code": self.code,
@@ -89,7 +89,7 @@ async def show_jobs(visit: VisitHere, asked: AskedHere, cursor: str = "") -> Res
             "jobs": page.jobs,
             "asked": fields,
             "filtered": any(fields.values()),
-            "open_alone": asked.status not in {JobState.COMPLETED, JobState.FAILED},
+            "is_open": asked.status not in {JobState.COMPLETED, JobState.FAILED} and not asked.id,
             "older": more and there("/jobs", fields | {"cursor": more}),
             "newest": cursor and there("/jobs", fields),
             "states": [*JobState],
@@ -144,12 +144,12 @@ async def cancel_all(visit: VisitHere, asked: AskedHere) -> Response:
 
 
 async def _cancel(visit: Visit, asked: Asked, *, dry_run: bool) -> CancellationView:
-    document = asked.order() | {
-        "reason": visit.form.one("reason") or "counted in the console",
-        "dryRun": dry_run,
-    }
-    path = f"/v1/operator/tenants/{quote(asked.tenant, safe='')}/cancel"
-    return await visit.order(CancellationView, "POST", path, document=document)
+    """By the filters of the list, and what the form itself asks for."""
+    more = {"jobType": visit.form.one("type"), "lane": visit.form.one("lane")}
+    document = asked.order() | {name: value for name, value in more.items() if value}
+    because = visit.form.one("reason") or ("counted in the console" if dry_run else "")
+    document |= {"reason": because, "dryRun": dry_run}
+    return await visit.order(CancellationView, "POST", f"{JOBS}:cancel", document=document)
 
 
 async def _each(ids: list[UUID], order: Callable[[UUID], Awaitable[bool]]) -> tuple[int, list[str]]:

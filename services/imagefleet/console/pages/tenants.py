@@ -8,14 +8,14 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from imagefleet.console.showing import Context, Trouble
-from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.console.visits import VisitHere
 from imagefleet.console.wording import amount, there
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.jobs.shapes.fleet import Pauses, QueueingView, QueueStats
 from imagefleet.jobs.shapes.jobs import OverseenJobPage
 from imagefleet.jobs.shapes.letters import LetterGroups
-from imagefleet.jobs.shapes.rules import CancellationView, TenantPage, WholeTenantView
+from imagefleet.jobs.shapes.rules import TenantPage, WholeTenantView
 
 TENANTS: Final = "/v1/operator/tenants"
 SHOWN: Final = "50"
@@ -87,34 +87,6 @@ async def limit(visit: VisitHere, tenant: Tenant) -> Response:
     await visit.ask("PUT", f"{_path(tenant)}/limits", document=document)
     became = "has its default again" if value is None else f"is {amount(value)}"
     return visit.done(f"{name} of {tenant} {became}, within seconds.")
-
-
-@router.post("/tenants/{tenant}/count")
-async def count(visit: VisitHere, tenant: Tenant) -> Response:
-    """How many jobs an order to cancel would find; nothing is done."""
-    counted = await _cancel(visit, tenant, dry_run=True)
-    return visit.part("counted.html", "counted", {"counted": counted})
-
-
-@router.post("/tenants/{tenant}/cancel")
-async def cancel(visit: VisitHere, tenant: Tenant) -> Response:
-    """Cancel what it has open, by one job that walks through all of it."""
-    ordered = await _cancel(visit, tenant, dry_run=False)
-    found = f"{amount(ordered.jobs)} jobs{' or more' if ordered.jobs_is_at_least else ''}"
-    return visit.done(f"A job of its own cancels {found} of {tenant}.", f"/jobs/{ordered.job_id}")
-
-
-async def _cancel(visit: Visit, tenant: str, *, dry_run: bool) -> CancellationView:
-    fields = {"jobType": "type", "lane": "lane"}
-    chosen = {name: visit.form.one(field) for name, field in fields.items()}
-    document = {name: value for name, value in chosen.items() if value}
-    reason = visit.form.one("reason") or "counted in the console"
-    return await visit.order(
-        CancellationView,
-        "POST",
-        f"{_path(tenant)}/cancel",
-        document=document | {"reason": reason, "dryRun": dry_run},
-    )
 
 
 def _ranked(queues: QueueStats | Trouble) -> dict[str, QueueingView]:
