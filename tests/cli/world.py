@@ -76,6 +76,7 @@ VERBS: Final = (
     ("operator", "dlq show {failed}"),
     ("operator", "dlq groups"),
     ("operator", "dlq groups --by-tenant"),
+    ("operator", "dlq groups --hourly"),
     ("operator", "dlq replay --reason mended --dry-run --all"),
     ("operator", "dlq replay-all --reason mended --dry-run --all"),
     ("operator", "dlq replay --reason mended --within 0 {failed}"),

@@ -49,6 +49,7 @@ async def pages_of(world: World, superuser: Connection) -> dict[str, str]:
         "now": "/",
         "faults": "/faults",
         "fault": await fault_of(superuser, world.corrupt[0]),
+        "drawer": (await fault_of(superuser, world.corrupt[0])).replace("faults/", "faults?fault="),
         "job": f"/jobs/{world.corrupt[0]}",
         "waiting": f"/jobs/{world.waiting}",
         "jobs": "/jobs",
@@ -157,13 +158,66 @@ async def test_somebody_without_a_mouse_gets_from_the_login_to_a_replay(
     await expect(page.locator("#page")).to_be_focused()
     await reached(page, "table a")
     await keys.press("Enter")
-    await page.wait_for_url("**/faults/*")
+    await page.wait_for_url("**/faults?fault=*")
+    await expect(page.locator("#drawer")).to_be_focused()
     await reached(page, "[data-opens=replay]")
     await keys.press("Enter")
     await expect(page.locator("#replay [name=reason]")).to_be_focused()
     await keys.press("Escape")
     await expect(page.locator("[data-opens=replay]")).to_be_focused()
     assert await page.locator("dialog[open]").count() == 0
+    await expect(page.locator("#drawer .says")).to_be_visible()
+
+    await keys.press("Escape")
+    await expect(page.locator("table a").first).to_be_focused()
+    assert page.url == console.url + "/faults"
+    assert await page.locator("#drawer .says").count() == 0
+
+
+async def test_a_fault_opens_beside_the_list_and_is_shared_by_its_address(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    fault = (await fault_of(superuser, world.corrupt[0])).rpartition("/")[2]
+    opened = page_of_the_list = f"{console.url}/faults?tenant=acme"
+    opened += f"&fault={fault}"
+    async with visiting(browser, console, viewport=DESK) as (page, _):
+        await page.goto(page_of_the_list)
+        await page.click(f'a[href="/faults/{fault}"]')
+        drawer = page.locator("#drawer")
+        await expect(drawer.locator(".first")).to_contain_text("premature end")
+        await expect(drawer.locator("tbody")).to_have_count(2)  # attempts, letters
+        assert page.url == opened
+        left, right = await page.locator(".panel").first.bounding_box(), await drawer.bounding_box()
+        assert left is not None and right is not None
+        assert left["x"] + left["width"] <= right["x"]
+        await is_there(page)
+        await superuser.execute(
+            "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'dana'"
+            " WHERE fingerprint = $1",
+            fault,
+        )
+        await expect(drawer).to_contain_text("No letter of this fault is open any more")
+
+        await page.go_back()
+        await expect(drawer).to_be_hidden()
+        assert page.url == page_of_the_list
+        await page.goto(opened)
+        await expect(drawer).to_contain_text("No letter of this fault is open any more")
+        await page.click("text=Close")
+        await expect(drawer).to_be_hidden()
+        assert page.url == page_of_the_list
+
+
+async def test_without_scripts_a_fault_is_a_page_of_its_own(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    await a_world(worker, superuser)
+    async with visiting(browser, console, java_script_enabled=False) as (page, _):
+        await page.goto(console.url + "/faults")
+        await page.click("table a >> nth=0")
+        await page.wait_for_url("**/faults/*")
+        await expect(page.locator("#live_says .first")).to_contain_text("premature end")
 
 
 async def reached(page: Page, selector: str) -> None:

@@ -8,6 +8,7 @@ import typer
 from imagefleet.cli.listing import Since, Until, instant, route, show_pages
 from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
+    Columns,
     ExitCode,
     at,
     complain,
@@ -43,6 +44,7 @@ from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
 MOST_IDS: Final = 100  # of one replay
+BARS: Final = "·▁▂▃▄▅▆▇█"
 
 app = group("Look at dead letters, acknowledge and replay them.")
 
@@ -120,6 +122,9 @@ def groups(
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
     ] = False,
+    hourly: Annotated[
+        bool, typer.Option("--hourly", help="Also how often in each hour of the last day.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Group the open dead letters by fault, the most frequent first.
@@ -128,11 +133,13 @@ def groups(
 
         imagefleet dlq groups --type process_image
         imagefleet dlq groups --by-tenant
+        imagefleet dlq groups --hourly
     """
     parameters = _parameters(tenant, job_type, code, None, since, until)
-    parameters |= {"byTenant": str(by_tenant).lower()}
+    parameters |= {"byTenant": str(by_tenant).lower(), "hourly": str(hourly).lower()}
+    lately: Columns = {"last day": _hours} if hourly else {}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
-        "letters": "letters",
+        "letters": "letters", **lately,
         "tenant" if by_tenant else "tenants": _tenants,
         "replayable": "replayable", "type": "jobType", "code": "reason", "message": "message",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
@@ -141,6 +148,13 @@ def groups(
         drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
         none="no open dead letters",
     )  # fmt: skip
+
+
+def _hours(fault: Document) -> str:
+    most = max(fault["hourly"])
+    return "".join(
+        BARS[math.ceil(count / most * (len(BARS) - 1)) if most else 0] for count in fault["hourly"]
+    )
 
 
 def _tenants(fault: Document) -> str:

@@ -75,6 +75,8 @@ class LetterGroupView(Shape):
     tenants: int
     tenant_names: list[str]
     """Of five of them at most."""
+    hourly: list[int] | None = None
+    """How many died in each hour of the last day, the oldest hour first; a hundred at most."""
 
 
 class LetterGroups(Shape):

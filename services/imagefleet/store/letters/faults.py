@@ -1,5 +1,6 @@
 """Faults: what letters have in common, and which one is meant by how its fingerprint begins."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -10,6 +11,8 @@ from imagefleet.store.letters.letters import LetterFilter, all_of
 
 WHOLE: Final = 64  # digits of a fingerprint
 MOST_TOLD: Final = 5  # of those that begin alike
+HOURS: Final = 24
+MOST_AN_HOUR: Final = 100  # letters that are counted
 
 GROUP_LETTERS: Final = """
 WITH faults AS MATERIALIZED (
@@ -56,6 +59,33 @@ async def group_dead_letters(
     times = chosen.died_after, chosen.died_until
     rows = await connection.fetch(GROUP_LETTERS, limit, *all_of(chosen), by_tenant, *times)
     return [LetterGroupView.of(row) for row in rows]
+
+
+# A look at the index for each hour of each fault, which ends at the bound, however many there are.
+COUNT_HOURLY: Final = """
+SELECT faults.fingerprint, array_agg(died.count ORDER BY hours.ago DESC) AS hourly
+  FROM unnest($1::text[]) AS faults (fingerprint)
+ CROSS JOIN generate_series(1, $2::integer) AS hours (ago)
+ CROSS JOIN LATERAL (
+     SELECT count(*) AS count
+       FROM (SELECT FROM dead_letters AS letters
+              WHERE letters.fingerprint = faults.fingerprint
+                AND letters.died_at > now() - hours.ago * interval '1 hour'
+                AND letters.died_at <= now() - (hours.ago - 1) * interval '1 hour'
+              LIMIT $3) AS few
+ ) AS died
+ GROUP BY faults.fingerprint
+"""
+
+
+async def with_hours(
+    connection: Connection, groups: Sequence[LetterGroupView]
+) -> list[LetterGroupView]:
+    """The same, with how often each fault struck lately, whoever has seen to it since."""
+    faults = {group.fingerprint for group in groups}
+    rows = await connection.fetch(COUNT_HOURLY, [*faults], HOURS, MOST_AN_HOUR)
+    hourly = {row["fingerprint"]: row["hourly"] for row in rows}
+    return [group.model_copy(update={"hourly": hourly[group.fingerprint]}) for group in groups]
 
 
 FIND_FAULTS: Final = """
