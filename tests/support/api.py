@@ -74,6 +74,7 @@ class Serve(Protocol):
         allowed_origins: Sequence[str] = (),
         originals_kept_days: int = 0,
         recipes: Path | None = None,
+        public_base_url: str = PUBLIC,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 
@@ -220,6 +221,13 @@ OPERATOR_ROUTES = [
         "/v1/operator/images/{image}",
         "operate",
         json=BECAUSE | {"focalPoint": {"x": 0.5, "y": 0.5}},
+    ),
+    Route(
+        "PUT",
+        "/v1/operator/images/{image}?reason=why",
+        "operate",
+        content=a_jpeg(),
+        headers=JPEG,
     ),
     Route("DELETE", "/v1/operator/images/{image}?reason=why", "operate"),
     Route("GET", "/v1/operator/lanes/{lane}/explain", "operate"),

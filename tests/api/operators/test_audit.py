@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class Ordered:
     path: str
     name: str
     json: object = None
+    content: bytes | None = None
+    headers: Mapping[str, str] | None = None
     tenant: str | None = None
     before: Mapping[str, object] | None = None
     after: Mapping[str, object] | None = None
@@ -121,8 +123,8 @@ async def _drain(scene: Scene) -> Ordered:
         path=f"{OPERATOR}/workers/{worker_id}/drain",
         json={"reason": "why"},
         name=str(worker_id),
-        before={"held": 0, "drain_requested_at": None},
-        after={"held": 0},
+        before={"held": 0, "pid": 1},
+        after={"held": 0, "drain_requested_at": None},
     )
 
 
@@ -218,6 +220,11 @@ def _of_image(
     return order
 
 
+async def _replace(scene: Scene) -> Ordered:
+    order = await _of_image("?reason=why", before=PENDING)(scene)
+    return replace(order, content=a_jpeg(), headers=JPEG)
+
+
 async def _limit(_scene: Scene) -> Ordered:
     return Ordered(
         path=f"{OPERATOR}/tenants/acme/limits",
@@ -248,6 +255,7 @@ async def _cancel_any(scene: Scene) -> Ordered:
         json={"jobType": "noop", "reason": "why"},
         name="job_type=noop",
         before={"jobs": 1, "complete": True},
+        after={"payload": None, "ended_by": None},
     )
 
 
@@ -305,6 +313,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
         "image",
         _of_image("", {"reason": "why", "focalPoint": {"x": 0.25, "y": 0.5}}, before=PENDING),
     ),
+    ("PUT", "/v1/operator/images/{image_id}"): Told("replace", "image", _replace),
     ("DELETE", "/v1/operator/images/{image_id}"): Told(
         "delete", "image", _of_image("?reason=why", before=PENDING)
     ),
@@ -370,7 +379,9 @@ async def test_a_change_leaves_one_line_with_who_what_and_why(
     ordered = await expected.order(scene)
     last = await newest_audit(scene.superuser)
 
-    answer = await scene.operating.request(route[0], ordered.path, json=ordered.json)
+    answer = await scene.operating.request(
+        route[0], ordered.path, json=ordered.json, content=ordered.content, headers=ordered.headers
+    )
 
     assert answer.is_success, answer.text
     (line,) = await audit_rows(scene.superuser, last)

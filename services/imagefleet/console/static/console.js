@@ -174,12 +174,30 @@
   });
   all("[data-focal]").forEach(mark);
 
-  // --- what a picture's room shows until the picture is there
+  // --- forms that send a file: as it is, beside what the address says of it
 
-  const colour = (root) => all("img[data-color]", root).forEach((img) => {
-    if (!img.complete) img.style.backgroundColor = img.dataset.color;
+  document.addEventListener("submit", async (submit) => {
+    const form = submit.target;
+    if (!form.matches("[data-sends-file]") || submit.defaultPrevented) return;
+    submit.preventDefault();
+    const said = form.querySelector("[data-refused]");
+    said.textContent = "";
+    const address = new URL(form.action);
+    address.search = new URLSearchParams(new FormData(form));
+    try {
+      const answer = await fetch(address, {
+        method: "POST", body: form.querySelector("[data-file]").files[0],
+        headers: { "X-CSRF-Token": form.dataset.csrf, "HX-Request": "true", "Content-Type": "application/octet-stream" },
+      });
+      const there = answer.headers.get("HX-Redirect");
+      if (there) { location.assign(there); return; }
+      said.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("p")?.textContent ?? "";
+    } catch {
+      said.textContent = "The console does not answer, or it did not read the file to its end. Nothing was changed.";
+    }
+    delete form.dataset.sent;
+    all("button", form).forEach((button) => button.removeAttribute("aria-disabled"));
   });
-  colour(document);
 
   // --- the theme: as the system has it, until somebody chooses
 
