@@ -184,8 +184,8 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     await operator("jobs", "cancel", *WHY, submitted["jobId"])
     await operator("jobs", "fail", *WHY, str(held.job_id))
     await operator("jobs", "retry-now", *WHY, str(failed.job_id))
-    (worker,) = (await operator("workers", "list"))["workers"][:1]
-    await operator("workers", "drain", *WHY, worker["workerId"])
+    (drained,) = (await operator("workers", "list"))["workers"][:1]
+    await operator("workers", "drain", *WHY, drained["workerId"])
     await operator("queue", "stats")
     await rolled_up(superuser)
     await operator("queue", "rates")

@@ -189,7 +189,8 @@ async def test_a_fault_opens_beside_the_list_and_is_shared_by_its_address(
         await expect(drawer.locator("tbody")).to_have_count(2)  # attempts, letters
         assert page.url == opened
         left, right = await page.locator(".panel").first.bounding_box(), await drawer.bounding_box()
-        assert left is not None and right is not None
+        assert left is not None
+        assert right is not None
         assert left["x"] + left["width"] <= right["x"]
         await is_there(page)
         await superuser.execute(
@@ -350,3 +351,39 @@ async def test_a_session_that_is_over_leads_to_the_login(console: Opened, browse
         await is_there(page)
         console.sessions.end(console.session, "asked")
         await page.wait_for_url("**/login?next=/faults")
+
+
+async def test_an_order_about_many_opens_with_how_many_that_would_be(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    await a_world(worker, superuser)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + "/tenants/acme")
+        await page.click("[data-opens=cancel]")
+        await expect(page.locator("#cancel .counted")).to_contain_text("This cancels 3 jobs")
+        await page.fill("#cancel [name=type]", "webhook")
+        await page.press("#cancel [name=type]", "Tab")
+        await expect(page.locator("#cancel .counted")).to_contain_text("This cancels 0 jobs")
+        await page.goto(console.url + "/jobs?type=noop")
+        await page.click("[data-opens=all]")
+        await expect(page.locator("#all .counted")).to_contain_text("This cancels 3 jobs")
+        await page.fill("#all [name=reason]", "nobody wants them")
+        await page.click("#all button.main")
+        await expect(page.locator("h1")).to_contain_text("cancel_jobs")
+
+
+async def test_a_worker_is_told_to_drain(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    holder = await superuser.fetchval("SELECT locked_by FROM jobs WHERE id = $1", world.running)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + "/workers")
+        await page.click(f"#worker-{holder} >> text=Drain")
+        await page.fill("dialog[open] [name=reason]", "its host is mended")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice.done")).to_contain_text("is asked to drain")
+        await expect(page.locator(f"#worker-{holder} .badge").first).to_have_text("asked to drain")
+
+    asked = "SELECT count(*) FROM workers WHERE drain_requested_at IS NOT NULL"
+    assert await superuser.fetchval(asked) == 1

@@ -151,3 +151,27 @@ async def test_without_a_filter_nothing_is_cancelled_at_all(
 
     assert "Filter by something else than an id first" in answer.text
     assert await superuser.fetchval("SELECT count(*) FROM jobs WHERE type = 'cancel_jobs'") == 0
+
+
+async def test_what_failed_and_was_chosen_is_replayed_and_all_that_a_filter_finds(
+    console: Opened, world: World, superuser: Connection
+) -> None:
+    replays = "SELECT count(*) FROM jobs WHERE replay_of IS NOT NULL"
+    chosen = [str(world.corrupt[0]), str(world.waiting)]
+    query = "?status=failed&code=corrupt"
+    async with console.logged_in() as visitor:
+        page = (await visitor.get(f"/jobs{query}")).text
+        one = await console.post(visitor, "/jobs/chosen", how="replay", reason=WHY, job=chosen)
+        counted = await console.post(visitor, f"/jobs/all/count-replay{query}")
+        made = await superuser.fetchval(replays)
+        ordered = await console.post(visitor, f"/jobs/all/replay{query}", reason=WHY)
+        unasked = await console.post(visitor, "/jobs/all/replay?status=failed", reason=WHY)
+
+    assert "Replay all that the filter finds failed" in page
+    assert "1 of 2 are replayed." in one.text
+    assert ("This replays <b>5</b> failed jobs" in counted.text, made) == (True, 1)
+    assert "A job of its own replays 5 failed jobs." in ordered.text
+    assert "Filter by a tenant, a type or a failure code first" in unasked.text
+    walks = "SELECT payload FROM jobs WHERE type = 'replay_jobs'"
+    (walk,) = await superuser.fetch(walks)
+    assert (walk["payload"]["code"], walk["payload"]["reason"]) == ("corrupt", WHY)

@@ -75,3 +75,12 @@ async def test_it_is_paused_and_the_page_says_why(console: Opened) -> None:
         )
 
     assert f"All that acme has waits: {WHY}" in page.text
+
+
+@pytest.mark.usefixtures("world")
+async def test_the_list_tells_what_failed_of_each(console: Opened) -> None:
+    async with console.logged_in() as visitor:
+        page = (await visitor.get("/tenants")).text
+
+    assert '<a href="/faults?tenant=acme">8</a>' in page
+    assert '<a href="/faults?tenant=rival">1</a>' in page

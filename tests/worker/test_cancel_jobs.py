@@ -516,7 +516,9 @@ async def test_of_a_target_only_the_jobs_of_a_type_and_an_age_are_flagged(
 
 async def open_of_three_tenants(api: Connection, superuser: Connection) -> dict[str, list[JobId]]:
     """One of them has nothing that is open."""
-    await superuser.execute("INSERT INTO tenants (id, name) VALUES ('middle', 'm'), ('zebra', 'z')")
+    names = [TENANT, "middle", RIVAL, "zebra"]
+    known = "INSERT INTO tenants (id, name) SELECT n, n FROM unnest($1::text[]) AS n"
+    await superuser.execute(f"{known} ON CONFLICT DO NOTHING", names)
     counts = {"zebra": PAGE + 5, TENANT: 3, RIVAL: 2}
     return {
         tenant: await some_jobs(api, count, tenant_id=TenantId(tenant))

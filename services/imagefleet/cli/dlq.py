@@ -28,6 +28,7 @@ from imagefleet.cli.verbs import (
     History,
     Json,
     Limit,
+    Many,
     OfCode,
     OfTenant,
     OfType,
@@ -39,6 +40,7 @@ from imagefleet.cli.verbs import (
     below,
     call,
     group,
+    order_many,
 )
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
@@ -223,19 +225,8 @@ def replay_all(
     chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     so_many = int(rate) if float(rate).is_integer() else rate  # the API asks for a whole number
     body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": so_many}
-    path = f"{LETTERS}:replay-all"
-    answer = ask("POST", path, document=body | {"dryRun": True})
-    letters = f"{answer['letters']}{' or more' if answer['lettersIsAtLeast'] else ''}"
-    if not dry_run:
-        confirm(f"Replay {letters} dead letters?", yes=yes)
-        answer = ask("POST", path, document=body)
-
-    def told(answer: Document) -> str:
-        if dry_run:
-            return f"{letters} dead letters would be replayed"
-        return f"{letters} dead letters are replayed by job {answer['jobId']}"
-
-    show(answer, told, as_json=as_json)
+    many = Many("letters", "dead letters", "replayed", "Replay {} dead letters?")
+    order_many(f"{LETTERS}:replay-all", body, many, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()

@@ -95,7 +95,7 @@ def drain(
 
     For example:
 
-        imagefleet workers drain 5f0e... --reason "its host is being mended"
+        imagefleet workers drain 5f0c2a91-0b5e-4d7f-9a3e-1c2d3e4f5a6b --reason slow
     """
     asked = ask("POST", below(WORKERS, worker, "drain"), document={"reason": reason})
     show(asked, lambda worker: f"{worker['workerId']} is {_state(worker)}", as_json=as_json)

@@ -8,7 +8,7 @@ import typer
 from imagefleet.cli import queue
 from imagefleet.cli.listing import Since, instant, route, show_pages
 from imagefleet.cli.naming import EVERY_JOB, whole
-from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
+from imagefleet.cli.output import Fields, Part, Table, at, filled, show
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     All,
@@ -18,6 +18,7 @@ from imagefleet.cli.verbs import (
     EveryTenant,
     Json,
     Limit,
+    Many,
     OfCode,
     OfLane,
     OfStatus,
@@ -30,8 +31,10 @@ from imagefleet.cli.verbs import (
     Within,
     Yes,
     ask,
+    at_least,
     below,
     group,
+    order_many,
 )
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
@@ -60,7 +63,7 @@ def list_tenants(
     """
     show_pages(route(PATH), {"limit": str(limit), "cursor": cursor}, "tenants", {
         "tenant": "tenant",
-        "open": lambda tenant: _at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
+        "open": lambda tenant: at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
         "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
         "created (UTC)": at("createdAt"),
     }, every_page=every_page, as_json=as_json, wraps=("paused",), drops=("created (UTC)", "weight"),
@@ -190,7 +193,7 @@ def cancel(
         imagefleet tenants cancel shop --dry-run --reason "a runaway import"
         imagefleet tenants cancel shop --type process_image --reason runaway --yes
         imagefleet tenants cancel shop --since 2h --reason runaway --yes
-        imagefleet tenants cancel --every-tenant --type webhook --reason "their host is gone" --yes
+        imagefleet tenants cancel --every-tenant --type webhook --reason gone --yes
     """
     if (tenant is None) != every_tenant:
         detail = "name a tenant, or --every-tenant"
@@ -201,18 +204,9 @@ def cancel(
         submittedAfter=instant(since), submittedBefore=before, reason=reason,
     )  # fmt: skip
     path = OF_ANY if tenant is None else below(PATH, tenant, "cancel")
-    answer = ask("POST", path, document=body | {"dryRun": True})
-    jobs = _at_least(answer["jobs"], answer["jobsIsAtLeast"])
-    if not dry_run:
-        confirm(f"Cancel {jobs} open jobs of {tenant or 'all tenants'} for good?", yes=yes)
-        answer = ask("POST", path, document=body)
-
-    def told(answer: Document) -> str:
-        if dry_run:
-            return f"{jobs} open jobs would be cancelled"
-        return f"{jobs} open jobs are cancelled by job {answer['jobId']}"
-
-    show(answer, told, as_json=as_json)
+    whose = f"of {tenant or 'all tenants'} for good?"
+    many = Many("jobs", "open jobs", "cancelled", f"Cancel {{}} open jobs {whose}")
+    order_many(path, body, many, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _seen(tenant: Document) -> Iterator[Part]:
@@ -223,10 +217,6 @@ def _seen(tenant: Document) -> Iterator[Part]:
         "limit": "name", "value": "value", "default": "default", "used": "used",
         "set by": "setBy", "reason": "reason",
     }, {"wraps": ("set by", "reason"), "drops": ("set by", "default")})  # fmt: skip
-
-
-def _at_least(count: int, at_least: bool) -> str:  # noqa: FBT001 - both are of one answer
-    return f"{count} or more" if at_least else str(count)
 
 
 def _paused(tenant: Document) -> str | None:

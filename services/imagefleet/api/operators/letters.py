@@ -31,7 +31,7 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.letters.faults import group_dead_letters, with_hours, with_whole_fault
+from imagefleet.store.letters.faults import count_hourly, group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
@@ -162,7 +162,10 @@ async def find_groups(
             connection, chosen, by_tenant=asked.by_tenant, limit=asked.limit
         )
         if asked.hourly:
-            groups = await with_hours(connection, groups)
+            hourly = await count_hourly(connection, {group.fingerprint for group in groups})
+            groups = [
+                group.model_copy(update={"hourly": hourly[group.fingerprint]}) for group in groups
+            ]
     return answer(LetterGroups(groups=groups))
 
 

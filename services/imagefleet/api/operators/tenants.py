@@ -79,7 +79,7 @@ class NewCancellation(OpenJobs, Incoming):
 
 
 class AnyCancellation(NewCancellation):
-    """The same, of one tenant or of every one."""
+    """Which open jobs of one tenant, or of every one, are cancelled."""
 
     tenant: Annotated[TenantId, Field(pattern=TENANT)] | None = None
 
@@ -170,7 +170,7 @@ async def cancel_all(
     ),
 )
 async def cancel_any(request: Request, key: Operator, tools: ToolsHere) -> Response:
-    """The same of every tenant, or of the one that is named; without a filter, of all there is."""
+    """Submit one job that cancels what is open of every tenant, or of the one that is named."""
     asked = await read_json(request, AnyCancellation)
     wanted = CancelJobs(**asked.model_dump(exclude={"dry_run", "tenant"}))
     return await _cancel(request, tools, key, asked.tenant, wanted, dry_run=asked.dry_run)

@@ -1,6 +1,7 @@
 """Tenants: what each has open, what it may, and what is done about one that is too much."""
 
 import asyncio
+from collections import Counter
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -18,9 +19,11 @@ from imagefleet.jobs.shapes.letters import LetterGroups
 from imagefleet.jobs.shapes.rules import TenantPage, WholeTenantView
 
 TENANTS: Final = "/v1/operator/tenants"
+GROUPS: Final = "/v1/operator/dead-letters/groups"
 SHOWN: Final = "50"
 JOBS_SHOWN: Final = "10"
 FAULTS_SHOWN: Final = "10"
+MOST_FAULTS: Final = "100"  # of which letters are counted, the most frequent; by tenant
 
 Tenant = Annotated[str, Path(pattern=r"^[^\x00/]{1,64}$")]
 
@@ -33,15 +36,17 @@ async def show_tenants(visit: VisitHere, cursor: str = "") -> Response:
 
     async def look() -> Context:
         asked = {"limit": SHOWN, "cursor": cursor or None}
-        page, queues = await asyncio.gather(
+        page, queues, faults = await asyncio.gather(
             visit.look(TenantPage, TENANTS, asked),
             visit.glance(QueueStats, "/v1/operator/queues"),
+            visit.glance(LetterGroups, GROUPS, {"byTenant": "true", "limit": MOST_FAULTS}),
         )
         more = page.next_cursor
         return {
             "tenants": page.tenants,
             "ranked": _ranked(queues),
             "queues": queues,
+            "failed": _failed(faults),
             "older": more and there("/tenants", {"cursor": more}),
             "newest": cursor and "/tenants",
         }
@@ -58,9 +63,7 @@ async def show_tenant(visit: VisitHere, tenant: Tenant) -> Response:
         whole, queues, faults, pauses, jobs = await asyncio.gather(
             visit.look(WholeTenantView, _path(tenant)),
             visit.glance(QueueStats, "/v1/operator/queues"),
-            visit.glance(
-                LetterGroups, "/v1/operator/dead-letters/groups", of_it | {"limit": FAULTS_SHOWN}
-            ),
+            visit.glance(LetterGroups, GROUPS, of_it | {"limit": FAULTS_SHOWN}),
             visit.glance(Pauses, "/v1/operator/pauses"),
             visit.glance(OverseenJobPage, "/v1/operator/jobs", of_it | {"limit": JOBS_SHOWN}),
         )
@@ -94,6 +97,16 @@ def _ranked(queues: QueueStats | Trouble) -> dict[str, QueueingView]:
     if isinstance(queues, Trouble):
         return {}
     return {queued.tenant: queued for queued in queues.tenants}
+
+
+def _failed(faults: LetterGroups | Trouble) -> Counter[str] | Trouble:
+    """How many letters nobody has seen to, by tenant."""
+    if isinstance(faults, Trouble):
+        return faults
+    counted = Counter[str]()
+    for fault in faults.groups:
+        counted[fault.tenant or ""] += fault.letters
+    return counted
 
 
 def _path(tenant: str) -> str:

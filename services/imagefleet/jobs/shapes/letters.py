@@ -66,6 +66,8 @@ class LetterGroupView(Shape):
     reason: str
     message: str
     """Of the example, the newest of them."""
+    detail: str | None = None
+    """The same."""
     letters: int
     replayable: int
     first_died_at: datetime

@@ -1,6 +1,6 @@
 """Faults: what letters have in common, and which one is meant by how its fingerprint begins."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -41,7 +41,9 @@ SELECT faults.fingerprint, faults.type, faults.reason, faults.letters, faults.re
        faults.first_died_at, faults.last_died_at, faults.example, faults.tenant_id, faults.tenants,
        coalesce(faults.tenant_names, '{}') AS tenant_names,
        (SELECT examples.message
-          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message,
+       (SELECT examples.detail
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS detail
   FROM faults
  ORDER BY faults.letters DESC
 """
@@ -78,14 +80,12 @@ SELECT faults.fingerprint, array_agg(died.count ORDER BY hours.ago DESC) AS hour
 """
 
 
-async def with_hours(
-    connection: Connection, groups: Sequence[LetterGroupView]
-) -> list[LetterGroupView]:
-    """The same, with how often each fault struck lately, whoever has seen to it since."""
-    faults = {group.fingerprint for group in groups}
-    rows = await connection.fetch(COUNT_HOURLY, [*faults], HOURS, MOST_AN_HOUR)
-    hourly = {row["fingerprint"]: row["hourly"] for row in rows}
-    return [group.model_copy(update={"hourly": hourly[group.fingerprint]}) for group in groups]
+async def count_hourly(
+    connection: Connection, fingerprints: Collection[str]
+) -> dict[str, list[int]]:
+    """How often each fault struck in each hour of the last day, whoever has seen to it since."""
+    rows = await connection.fetch(COUNT_HOURLY, [*fingerprints], HOURS, MOST_AN_HOUR)
+    return {row["fingerprint"]: row["hourly"] for row in rows}
 
 
 FIND_FAULTS: Final = """
