@@ -377,6 +377,9 @@ async def test_a_worker_is_told_to_drain(
 ) -> None:
     world = await a_world(worker, superuser)
     holder = await superuser.fetchval("SELECT locked_by FROM jobs WHERE id = $1", world.running)
+    await superuser.execute(
+        "UPDATE workers SET beat_at = now() + interval '1 hour'"
+    )  # none is silent
     async with visiting(browser, console) as (page, _):
         await page.goto(console.url + "/workers")
         await page.click(f"#worker-{holder} >> text=Drain")

@@ -85,6 +85,9 @@ async def test_a_worker_is_drained_for_a_reason(
     console: Opened, world: World, superuser: Connection
 ) -> None:
     worker_id = await superuser.fetchval("SELECT id FROM workers LIMIT 1")
+    await superuser.execute(
+        "UPDATE workers SET beat_at = now() + interval '1 hour'"
+    )  # none is silent
     async with console.logged_in() as visitor:
         await console.post(visitor, f"/workers/{worker_id}/drain")
         unreasoned = await superuser.fetchval("SELECT count(drain_requested_at) FROM workers")
