@@ -184,7 +184,8 @@ async def of_jobs(acme: Typed, operator: Typed, worker: Connection, superuser: C
     await operator("jobs", "cancel", *WHY, submitted["jobId"])
     await operator("jobs", "fail", *WHY, str(held.job_id))
     await operator("jobs", "retry-now", *WHY, str(failed.job_id))
-    await operator("workers", "list")
+    (drained,) = (await operator("workers", "list"))["workers"][:1]
+    await operator("workers", "drain", *WHY, drained["workerId"])
     await operator("queue", "stats")
     await rolled_up(superuser)
     await operator("queue", "rates")
@@ -225,6 +226,7 @@ async def of_the_fleet(operator: Typed, maintenance: Connection) -> None:
     await operator("tenants", "resume", "acme", *WHY)
     await operator("tenants", "cancel", "acme", "--dry-run", *WHY)
     await operator("tenants", "cancel", "acme", "--yes", *WHY)
+    await operator("tenants", "cancel", "--every-tenant", "--yes", *WHY)
     await operator("breaker", "open", "s3", *WHY)
     await operator("breaker", "list")
     await operator("breaker", "reset", "s3", *WHY)

@@ -31,9 +31,9 @@ async def test_help_lists_every_verb_and_process(cli: Cli) -> None:
      "dlq show", "dlq groups", "dlq ack", "dlq replay", "queue stats", "queue pauses",
      "queue rates", "queue costs",
      "queue pause", "queue resume", "breaker list", "breaker open", "breaker reset",
-     "workers list", "ledger", "prune", "sweep", "keys create", "keys list", "keys revoke",
-     "migrate", "doctor", "settings", "recipes list", "recipes show", "recipes check",
-     "recipes diff", "recipes schema"],
+     "workers list", "workers drain", "ledger", "prune", "sweep", "keys create", "keys list",
+     "keys revoke", "migrate", "doctor", "settings", "recipes list", "recipes show",
+     "recipes check", "recipes diff", "recipes schema"],
 )  # fmt: skip
 async def test_every_verb_teaches_by_example(cli: Cli, verb: str) -> None:
     ended = await cli(*verb.split(), "--help")

@@ -20,6 +20,8 @@ from tests.cli.conftest import Cli, document, failed
         ("queue", "resume", "--reason", "x", "--lane", "fast", "--tenant", "acme"),
         ("queue", "resume", "--reason", "x", "--all", "--tenant", "acme"),
         ("tenants", "limit", "acme", "--reason", "x"),
+        ("tenants", "cancel", "--reason", "x"),
+        ("tenants", "cancel", "acme", "--every-tenant", "--reason", "x"),
         ("tenants", "limit", "acme", "--reason", "x", "--set", "weight"),
         ("tenants", "limit", "acme", "--reason", "x", "--set", "weight=-1"),
     ],
@@ -36,6 +38,7 @@ async def test_what_is_meant_has_to_be_said_once(operate: Cli, arguments: tuple[
         ("jobs", "retry-now", "some-id"),
         ("queue", "resume", "--all"),
         ("tenants", "resume", "acme"),
+        ("workers", "drain", "some-id"),
     ],
 )
 async def test_what_undoes_something_asks_why(operate: Cli, arguments: tuple[str, ...]) -> None:
@@ -53,6 +56,7 @@ async def test_what_undoes_something_asks_why(operate: Cli, arguments: tuple[str
         ("dlq", "replay", "--reason", "x", "--code", "internal_error"),
         ("queue", "pause", "--reason", "x", "--all"),
         ("tenants", "cancel", "acme", "--reason", "x"),
+        ("tenants", "cancel", "--every-tenant", "--reason", "x"),
         ("dlq", "replay-all", "--reason", "x", "--code", "internal_error"),
     ],
 )

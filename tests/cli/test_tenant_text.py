@@ -51,7 +51,7 @@ class Place:
     def __init__(self, image: dict[str, str], failed: MadeJob, waiting: MadeJob, key: UUID) -> None:
         self.image_id, self.image_job = image["imageId"], image["jobId"]
         self.failed, self.waiting = str(failed.job_id), str(waiting.job_id)
-        self.key_id = str(key)
+        self.key_id, self.worker = str(key), str(failed.worker_id)
 
 
 @pytest.fixture
@@ -146,6 +146,7 @@ VERBS: Final = (
     ("operator", "edge status"),
     ("operator", "edge invalidate --reason {text} {image_id}"),
     ("operator", "workers list --history --jobs"),
+    ("operator", "workers drain --reason {text} {worker}"),
     ("operator", "ledger"),
     ("operator", "prune"),
     ("operator", "sweep"),

@@ -66,6 +66,7 @@ VERBS: Final = (
     ("operator", "jobs attempts {waiting}"),
     ("operator", "status"),
     ("operator", "workers list --jobs"),
+    ("operator", "workers drain {worker} --reason mending"),
     ("operator", "queue stats"),
     ("operator", "queue rates"),
     ("operator", "queue rates --span day --lane quarantine"),
@@ -76,6 +77,7 @@ VERBS: Final = (
     ("operator", "dlq show {failed}"),
     ("operator", "dlq groups"),
     ("operator", "dlq groups --by-tenant"),
+    ("operator", "dlq groups --hourly"),
     ("operator", "dlq replay --reason mended --dry-run --all"),
     ("operator", "dlq replay-all --reason mended --dry-run --all"),
     ("operator", "dlq replay --reason mended --within 0 {failed}"),
@@ -102,6 +104,7 @@ VERBS: Final = (
     ("operator", "tenants resume acme --reason over"),
     ("operator", "tenants cancel acme --reason flood --dry-run"),
     ("operator", "tenants cancel acme --reason flood --yes"),
+    ("operator", "tenants cancel --every-tenant --type noop --reason flood --dry-run"),
     ("operator", "breaker list"),
     ("operator", "breaker open s3 --reason moving"),
     ("operator", "breaker reset s3 --reason moved"),
@@ -172,6 +175,7 @@ async def a_world(
         "file": FILE, "recipes": str(EIGHT_FILES), "image": image["imageId"],
         "broken": broken["imageId"], "gone": gone["imageId"], "failed": str(jobs[0].job_id),
         "waiting": str(waiting.job_id), "held": str(held.job_id), "key": str(key),
+        "worker": str(held.worker_id),
     }  # fmt: skip
 
 

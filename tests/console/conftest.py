@@ -19,31 +19,7 @@ from imagefleet.runtime import Drain
 from imagefleet.settings import Console, ConsoleSettings, Telemetry
 from tests.support.api import UNUSED, Running
 from tests.support.browsers import chromium
-from tests.support.fixtures import (
-    acme,
-    applied,
-    aws_credentials,
-    emulator,
-    operating,
-    originals,
-    rival,
-    running,
-    secrets,
-    serve,
-)
-
-__all__ = [
-    "acme",
-    "applied",
-    "aws_credentials",
-    "emulator",
-    "operating",
-    "originals",
-    "rival",
-    "running",
-    "secrets",
-    "serve",
-]
+from tests.support.fixtures import *  # noqa: F403 - those of its `__all__`
 
 
 @dataclass

@@ -49,6 +49,7 @@ async def pages_of(world: World, superuser: Connection) -> dict[str, str]:
         "now": "/",
         "faults": "/faults",
         "fault": await fault_of(superuser, world.corrupt[0]),
+        "drawer": (await fault_of(superuser, world.corrupt[0])).replace("faults/", "faults?fault="),
         "job": f"/jobs/{world.corrupt[0]}",
         "waiting": f"/jobs/{world.waiting}",
         "jobs": "/jobs",
@@ -157,13 +158,67 @@ async def test_somebody_without_a_mouse_gets_from_the_login_to_a_replay(
     await expect(page.locator("#page")).to_be_focused()
     await reached(page, "table a")
     await keys.press("Enter")
-    await page.wait_for_url("**/faults/*")
+    await page.wait_for_url("**/faults?fault=*")
+    await expect(page.locator("#drawer")).to_be_focused()
     await reached(page, "[data-opens=replay]")
     await keys.press("Enter")
     await expect(page.locator("#replay [name=reason]")).to_be_focused()
     await keys.press("Escape")
     await expect(page.locator("[data-opens=replay]")).to_be_focused()
     assert await page.locator("dialog[open]").count() == 0
+    await expect(page.locator("#drawer .says")).to_be_visible()
+
+    await keys.press("Escape")
+    await expect(page.locator("table a").first).to_be_focused()
+    assert page.url == console.url + "/faults"
+    assert await page.locator("#drawer .says").count() == 0
+
+
+async def test_a_fault_opens_beside_the_list_and_is_shared_by_its_address(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    fault = (await fault_of(superuser, world.corrupt[0])).rpartition("/")[2]
+    opened = page_of_the_list = f"{console.url}/faults?tenant=acme"
+    opened += f"&fault={fault}"
+    async with visiting(browser, console, viewport=DESK) as (page, _):
+        await page.goto(page_of_the_list)
+        await page.click(f'a[href="/faults/{fault}"]')
+        drawer = page.locator("#drawer")
+        await expect(drawer.locator(".first")).to_contain_text("premature end")
+        await expect(drawer.locator("tbody")).to_have_count(2)  # attempts, letters
+        assert page.url == opened
+        left, right = await page.locator(".panel").first.bounding_box(), await drawer.bounding_box()
+        assert left is not None
+        assert right is not None
+        assert left["x"] + left["width"] <= right["x"]
+        await is_there(page)
+        await superuser.execute(
+            "UPDATE dead_letters SET acknowledged_at = now(), acknowledged_by = 'dana'"
+            " WHERE fingerprint = $1",
+            fault,
+        )
+        await expect(drawer).to_contain_text("No letter of this fault is open any more")
+
+        await page.go_back()
+        await expect(drawer).to_be_hidden()
+        assert page.url == page_of_the_list
+        await page.goto(opened)
+        await expect(drawer).to_contain_text("No letter of this fault is open any more")
+        await page.click("text=Close")
+        await expect(drawer).to_be_hidden()
+        assert page.url == page_of_the_list
+
+
+async def test_without_scripts_a_fault_is_a_page_of_its_own(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    await a_world(worker, superuser)
+    async with visiting(browser, console, java_script_enabled=False) as (page, _):
+        await page.goto(console.url + "/faults")
+        await page.click("table a >> nth=0")
+        await page.wait_for_url("**/faults/*")
+        await expect(page.locator("#live_says .first")).to_contain_text("premature end")
 
 
 async def reached(page: Page, selector: str) -> None:
@@ -296,3 +351,42 @@ async def test_a_session_that_is_over_leads_to_the_login(console: Opened, browse
         await is_there(page)
         console.sessions.end(console.session, "asked")
         await page.wait_for_url("**/login?next=/faults")
+
+
+async def test_an_order_about_many_opens_with_how_many_that_would_be(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    await a_world(worker, superuser)
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + "/tenants/acme")
+        await page.click("[data-opens=cancel]")
+        await expect(page.locator("#cancel .counted")).to_contain_text("This cancels 3 jobs")
+        await page.fill("#cancel [name=type]", "webhook")
+        await page.press("#cancel [name=type]", "Tab")
+        await expect(page.locator("#cancel .counted")).to_contain_text("This cancels 0 jobs")
+        await page.goto(console.url + "/jobs?type=noop")
+        await page.click("[data-opens=all]")
+        await expect(page.locator("#all .counted")).to_contain_text("This cancels 3 jobs")
+        await page.fill("#all [name=reason]", "nobody wants them")
+        await page.click("#all button.main")
+        await expect(page.locator("h1")).to_contain_text("cancel_jobs")
+
+
+async def test_a_worker_is_told_to_drain(
+    console: Opened, browser: Browser, worker: Connection, superuser: Connection
+) -> None:
+    world = await a_world(worker, superuser)
+    holder = await superuser.fetchval("SELECT locked_by FROM jobs WHERE id = $1", world.running)
+    await superuser.execute(
+        "UPDATE workers SET beat_at = now() + interval '1 hour'"
+    )  # none is silent
+    async with visiting(browser, console) as (page, _):
+        await page.goto(console.url + "/workers")
+        await page.click(f"#worker-{holder} >> text=Drain")
+        await page.fill("dialog[open] [name=reason]", "its host is mended")
+        await page.click("dialog[open] button.main")
+        await expect(page.locator(".notice.done")).to_contain_text("is asked to drain")
+        await expect(page.locator(f"#worker-{holder} .badge").first).to_have_text("asked to drain")
+
+    asked = "SELECT count(*) FROM workers WHERE drain_requested_at IS NOT NULL"
+    assert await superuser.fetchval(asked) == 1

@@ -59,6 +59,8 @@ A_HELD_JOB: Final = HeldJobView(
         ({}, "idle"),
         ({"held": [A_HELD_JOB]}, "working"),
         ({"held": [A_HELD_JOB], "silent_for": timedelta(seconds=16)}, "silent"),
+        ({"drain_requested_at": NOW}, "asked to drain"),
+        ({"draining_since": NOW, "drain_requested_at": NOW}, "draining"),
         ({"draining_since": NOW}, "draining"),
         ({"draining_since": NOW, "silent_for": timedelta(seconds=16)}, "silent"),
         ({"dead_at": NOW, "dead_why": "silent"}, "lost"),
@@ -77,6 +79,25 @@ async def test_workers_are_shown_with_what_they_hold(console: Opened, world: Wor
 
     assert str(world.running) in page
     assert "in its hands" in page
+
+
+async def test_a_worker_is_drained_for_a_reason(
+    console: Opened, world: World, superuser: Connection
+) -> None:
+    worker_id = await superuser.fetchval("SELECT id FROM workers LIMIT 1")
+    await superuser.execute(
+        "UPDATE workers SET beat_at = now() + interval '1 hour'"
+    )  # none is silent
+    async with console.logged_in() as visitor:
+        await console.post(visitor, f"/workers/{worker_id}/drain")
+        unreasoned = await superuser.fetchval("SELECT count(drain_requested_at) FROM workers")
+        told = await console.post(visitor, f"/workers/{worker_id}/drain", reason="its host")
+        page = (await visitor.get("/workers")).text
+
+    asked = "SELECT id FROM workers WHERE drain_requested_at IS NOT NULL"
+    assert (0, [worker_id]) == (unreasoned, [row["id"] for row in await superuser.fetch(asked)])
+    assert "is asked to drain" in told.text
+    assert f"/workers/{worker_id}/drain" not in page
 
 
 async def test_no_worker_at_all_says_what_that_means(console: Opened) -> None:
@@ -103,6 +124,8 @@ def test_a_line_tells_what_is_not_as_it_was() -> None:
         ("job", "0199", "/jobs/0199"),
         ("image", "0199", "/images/0199"),
         ("image", "3 images", None),
+        ("job", "job_type=noop", None),
+        ("dead_letter", "all", None),
         ("setting", "window.looks", None),
         ("tenant", "../evil", None),
     ],

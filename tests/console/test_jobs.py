@@ -118,7 +118,7 @@ async def test_all_that_a_filter_finds_is_counted_then_cancelled_by_one_job(
         )
         payload = await superuser.fetchval("SELECT payload FROM jobs WHERE type = 'cancel_jobs'")
 
-    assert "It would cancel <b>2</b> jobs" in counted.text
+    assert "This cancels <b>2</b> jobs" in counted.text
     assert made == 0
     assert "A job of its own cancels 2 jobs." in ordered.text
     assert "/jobs/" in str(ordered.url)
@@ -126,11 +126,52 @@ async def test_all_that_a_filter_finds_is_counted_then_cancelled_by_one_job(
 
 
 @pytest.mark.usefixtures("world")
-async def test_without_a_tenant_nothing_is_cancelled_by_a_filter(
+async def test_what_a_filter_finds_is_cancelled_of_every_tenant(
     console: Opened, superuser: Connection
 ) -> None:
     async with console.logged_in() as visitor:
-        answer = await console.post(visitor, "/jobs/all/cancel?type=noop", reason=WHY)
+        counted = await console.post(visitor, "/jobs/all/count?type=noop")
+        await console.post(visitor, "/jobs/all/cancel?type=noop", reason=WHY)
 
-    assert "Name a tenant first" in answer.text
+    walks = "SELECT tenant_id, payload FROM jobs WHERE type = 'cancel_jobs'"
+    (walk,) = await superuser.fetch(walks)
+    assert "This cancels <b>3</b> jobs" in counted.text
+    assert (walk["payload"]["every_tenant"], walk["payload"]["job_type"]) == (True, "noop")
+    told = "SELECT kind, name, tenant_id FROM audit WHERE action = 'cancel'"
+    assert [tuple(row) for row in await superuser.fetch(told)] == [("job", "job_type=noop", None)]
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("query", ["", "?id=0199a5c27d41", "?type="])
+async def test_without_a_filter_nothing_is_cancelled_at_all(
+    console: Opened, superuser: Connection, query: str
+) -> None:
+    async with console.logged_in() as visitor:
+        answer = await console.post(visitor, f"/jobs/all/cancel{query}", reason=WHY)
+
+    assert "Filter by something else than an id first" in answer.text
     assert await superuser.fetchval("SELECT count(*) FROM jobs WHERE type = 'cancel_jobs'") == 0
+
+
+async def test_what_failed_and_was_chosen_is_replayed_and_all_that_a_filter_finds(
+    console: Opened, world: World, superuser: Connection
+) -> None:
+    replays = "SELECT count(*) FROM jobs WHERE replay_of IS NOT NULL"
+    chosen = [str(world.corrupt[0]), str(world.waiting)]
+    query = "?status=failed&code=corrupt"
+    async with console.logged_in() as visitor:
+        page = (await visitor.get(f"/jobs{query}")).text
+        one = await console.post(visitor, "/jobs/chosen", how="replay", reason=WHY, job=chosen)
+        counted = await console.post(visitor, f"/jobs/all/count-replay{query}")
+        made = await superuser.fetchval(replays)
+        ordered = await console.post(visitor, f"/jobs/all/replay{query}", reason=WHY)
+        unasked = await console.post(visitor, "/jobs/all/replay?status=failed", reason=WHY)
+
+    assert "Replay all that the filter finds failed" in page
+    assert "1 of 2 are replayed." in one.text
+    assert ("This replays <b>5</b> failed jobs" in counted.text, made) == (True, 1)
+    assert "A job of its own replays 5 failed jobs." in ordered.text
+    assert "Filter by a tenant, a type or a failure code first" in unasked.text
+    walks = "SELECT payload FROM jobs WHERE type = 'replay_jobs'"
+    (walk,) = await superuser.fetch(walks)
+    assert (walk["payload"]["code"], walk["payload"]["reason"]) == ("corrupt", WHY)

@@ -52,13 +52,15 @@ async def test_what_it_has_open_is_counted_then_cancelled(
 ) -> None:
     orders = "SELECT count(*) FROM jobs WHERE type = 'cancel_jobs' AND tenant_id = 'acme'"
     async with console.logged_in() as visitor:
-        counted = await console.post(visitor, "/tenants/acme/count", type="noop")
+        counted = await console.post(visitor, "/jobs/all/count?tenant=acme", type="noop")
         before = await superuser.fetchval(orders)
-        ordered = await console.post(visitor, "/tenants/acme/cancel", type="noop", reason=WHY)
+        ordered = await console.post(
+            visitor, "/jobs/all/cancel?tenant=acme", type="noop", reason=WHY
+        )
 
-    assert "It would cancel <b>2</b> jobs" in counted.text
+    assert "This cancels <b>2</b> jobs" in counted.text
     assert (before, await superuser.fetchval(orders)) == (0, 1)
-    assert "cancels 2 jobs of acme" in ordered.text
+    assert "A job of its own cancels 2 jobs." in ordered.text
 
 
 async def test_it_is_paused_and_the_page_says_why(console: Opened) -> None:
@@ -73,3 +75,12 @@ async def test_it_is_paused_and_the_page_says_why(console: Opened) -> None:
         )
 
     assert f"All that acme has waits: {WHY}" in page.text
+
+
+@pytest.mark.usefixtures("world")
+async def test_the_list_tells_what_failed_of_each(console: Opened) -> None:
+    async with console.logged_in() as visitor:
+        page = (await visitor.get("/tenants")).text
+
+    assert '<a href="/faults?tenant=acme">8</a>' in page
+    assert '<a href="/faults?tenant=rival">1</a>' in page

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image, ImageStat
 
-from imagefleet.imaging.placeholder import dominant_color, thumbhash
+from imagefleet.imaging.placeholder import dominant_color, picture, thumbhash
 
 # Made by the algorithm's own JavaScript (npm thumbhash 0.1.1) from the pictures of `pattern`.
 VECTORS: dict[str, str] = json.loads(
@@ -84,3 +86,39 @@ def test_a_tie_between_colours_always_goes_the_same_way() -> None:
     one, other = bytes((200, 20, 30, 255)) * 8, bytes((10, 10, 240, 255)) * 8
 
     assert dominant_color(one + other) == dominant_color(other + one)
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_a_hash_is_drawn_as_what_it_was_made_of(name: str) -> None:
+    """As near as 25 bytes can be: the average of each colour, and where it is transparent."""
+    width, height, rgba = pattern(name)
+    with Image.open(io.BytesIO(picture(bytes.fromhex(VECTORS[name])))) as drawn:
+        assert max(drawn.size) == 16
+        assert abs(drawn.width / drawn.height - width / height) < 0.25
+        means = ImageStat.Stat(drawn).mean
+    if name.endswith("opaque"):
+        expected = ImageStat.Stat(Image.frombytes("RGBA", (width, height), rgba)).mean
+        assert means == pytest.approx(expected, abs=12)
+    else:
+        assert 64 < means[3] < 192
+
+
+def test_a_slope_is_drawn_as_one() -> None:
+    rgba = b"".join(bytes((8 * x, 128, 255 - 8 * x, 255)) for _ in range(32) for x in range(32))
+    with Image.open(io.BytesIO(picture(thumbhash(32, 32, rgba)))) as drawn:
+        left, right = drawn.getpixel((1, 8)), drawn.getpixel((14, 8))
+    assert isinstance(left, tuple)
+    assert isinstance(right, tuple)
+    assert right[0] - left[0] > 130
+    assert left[2] - right[2] > 130
+
+
+@given(st.binary(max_size=60))
+def test_whatever_claims_to_be_a_hash_is_a_picture_or_refused(claimed: bytes) -> None:
+    try:
+        drawn = picture(claimed)
+    except ValueError:
+        return
+    with Image.open(io.BytesIO(drawn)) as image:
+        image.load()
+        assert max(image.size) <= 16

@@ -16,6 +16,22 @@ RUNNING: Final = (
         ("test_a_worker_that_was_declared_dead_neither_claims_nor_beats",),
     ),
     Mutation(
+        "a worker that an operator asked to drain is not told",
+        "jobs/leases.py",
+        "drain_requested_at IS NOT NULL AS drains",
+        "false AS drains",
+        "fleet/test_workers.py",
+        ("test_the_next_beat_of_a_worker_that_is_asked_to_drain_tells_it_so",),
+    ),
+    Mutation(
+        "who drains already is asked to drain",
+        "fleet/workers.py",
+        " AND draining_since IS NULL AND drain_requested_at IS NULL",
+        "",
+        "fleet/test_workers.py",
+        ("test_who_ends_already_is_not_asked_to_drain",),
+    ),
+    Mutation(
         "a claim does not wait for the rescue of its worker",
         "jobs/claims.py",
         "workers.dead_at IS NULL FOR KEY SHARE",

@@ -74,6 +74,7 @@ class Serve(Protocol):
         allowed_origins: Sequence[str] = (),
         originals_kept_days: int = 0,
         recipes: Path | None = None,
+        public_base_url: str = PUBLIC,
     ) -> AbstractAsyncContextManager[Running]: ...
 
 
@@ -141,6 +142,7 @@ class Route:
             target=f"image:{image_id}",
             letter=job_id,
             invalidation=job_id,
+            worker=job_id,
             tenant="acme",
             variant="thumb",
             name="retry.*.max_attempts",
@@ -220,6 +222,13 @@ OPERATOR_ROUTES = [
         "operate",
         json=BECAUSE | {"focalPoint": {"x": 0.5, "y": 0.5}},
     ),
+    Route(
+        "PUT",
+        "/v1/operator/images/{image}?reason=why",
+        "operate",
+        content=a_jpeg(),
+        headers=JPEG,
+    ),
     Route("DELETE", "/v1/operator/images/{image}?reason=why", "operate"),
     Route("GET", "/v1/operator/lanes/{lane}/explain", "operate"),
     Route("GET", "/v1/operator/pauses", "operate"),
@@ -258,7 +267,9 @@ OPERATOR_ROUTES = [
     Route(
         "POST", "/v1/operator/tenants/{tenant}/cancel", "operate", json=BECAUSE | {"dryRun": True}
     ),
+    Route("POST", "/v1/operator/jobs:cancel", "operate", json=BECAUSE | {"dryRun": True}),
     Route("GET", "/v1/operator/workers", "operate"),
+    Route("POST", "/v1/operator/workers/{worker}/drain", "operate", json=BECAUSE),
     Route("GET", "/v1/operator/audit", "operate"),
 ]
 

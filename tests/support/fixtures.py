@@ -31,6 +31,20 @@ from tests.support.database import Database
 from tests.support.emulators import CREDENTIALS, REGION, Emulator, shared, shared_folder
 from tests.support.fleet import Place
 
+# An API as it is deployed, and who asks it: what a conftest takes as a whole.
+__all__ = [
+    "acme",
+    "applied",
+    "aws_credentials",
+    "emulator",
+    "operating",
+    "originals",
+    "rival",
+    "running",
+    "secrets",
+    "serve",
+]
+
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Emulator]:
@@ -105,6 +119,7 @@ def serve(
         allowed_origins: Sequence[str] = (),
         originals_kept_days: int = 0,
         recipes: Path | None = None,
+        public_base_url: str = PUBLIC,
     ) -> AsyncIterator[Running]:
         settings = ApiSettings(
             database=DatabaseSettings(
@@ -115,7 +130,7 @@ def serve(
             aws=settings_for(aws_url or emulator.url, applied, connect_timeout=1, read_timeout=2),
             api=Api(
                 port=0,
-                public_base_url=PUBLIC,
+                public_base_url=public_base_url,
                 upload_timeout=timedelta(seconds=upload_seconds),
                 shutdown_grace=timedelta(seconds=5),
                 operator_database_url=database.url("operator") if operating else None,

@@ -512,3 +512,67 @@ async def test_of_a_target_only_the_jobs_of_a_type_and_an_age_are_flagged(
     assert flagging(2) == await walk(bench, target="image:1", job_type="process_image")
 
     assert set(renders) == await flagged(api)
+
+
+async def open_of_three_tenants(api: Connection, superuser: Connection) -> dict[str, list[JobId]]:
+    """One of them has nothing that is open."""
+    names = [TENANT, "middle", RIVAL, "zebra"]
+    known = "INSERT INTO tenants (id, name) SELECT n, n FROM unnest($1::text[]) AS n"
+    await superuser.execute(f"{known} ON CONFLICT DO NOTHING", names)
+    counts = {"zebra": PAGE + 5, TENANT: 3, RIVAL: 2}
+    return {
+        tenant: await some_jobs(api, count, tenant_id=TenantId(tenant))
+        for tenant, count in counts.items()
+    }
+
+
+async def test_through_every_tenant_all_that_is_chosen_is_flagged_and_counted_before(
+    bench: Bench, api: Connection, operator: Connection, superuser: Connection
+) -> None:
+    jobs = await open_of_three_tenants(api, superuser)
+    others = await some_jobs(api, 2, tenant_id=RIVAL, type="process_image")
+    every = {job_id for each in jobs.values() for job_id in each}
+    counted = await count_chosen(operator, None, CancelJobs(job_type="noop"))
+
+    assert flagging(len(every)) == await walk(bench, every_tenant=True, job_type="noop")
+
+    assert every == await flagged(api)
+    assert (len(every), True) == (counted.jobs, counted.complete)
+    assert set(others).isdisjoint(every)
+
+
+async def test_through_every_tenant_a_later_attempt_goes_on_at_the_tenant_where_it_was(
+    bench: Bench, api: Connection, superuser: Connection, after_page: Steps
+) -> None:
+    jobs = await open_of_three_tenants(api, superuser)
+    claim = await bench.claim(a_walk(every_tenant=True, job_type="noop"))
+
+    async def lose_postgres() -> None:
+        raise Unavailable("database_unavailable", "Later.")
+
+    after_page.extend([nothing] * 4 + [lose_postgres])  # two tenants, each looked at twice
+    await work(bench, claim)
+    at = await flagged_when(api)
+    cursor = (await job_row(api, claim.job_id))["progress_cursor"]
+    since = await some_jobs(api, 1, tenant_id=TENANT)  # of a tenant that it is past
+
+    every = sum(map(len, jobs.values()))
+    assert flagging(every) == await work(bench, replace(claim, cursor=cursor))
+
+    assert "zebra" == cursor["tenant"]
+    now = await flagged_when(api)
+    first = [*jobs[TENANT], *jobs[RIVAL]]
+    assert [at[job_id] for job_id in first] == [now[job_id] for job_id in first]
+    assert None not in {now[job_id] for job_id in jobs["zebra"]}
+    assert set(since).isdisjoint(await flagged(api))
+
+
+async def test_a_tenant_of_whose_jobs_the_walk_is_does_not_lend_it_to_others(
+    bench: Bench, api: Connection, superuser: Connection
+) -> None:
+    """Only the order of an operator goes through every tenant."""
+    jobs = await open_of_three_tenants(api, superuser)
+
+    assert flagging(len(jobs[TENANT])) == await walk(bench)
+
+    assert set(jobs[TENANT]) == await flagged(api)

@@ -15,8 +15,10 @@ import pytest
 from imagefleet.jobs.model import JobId, Lane
 from imagefleet.runtime import Drain
 from imagefleet.store.database import Connection
+from imagefleet.store.fleet.workers import request_drain
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.worker.consumer import Consumer
+from imagefleet.worker.lease import ASKED_TO_DRAIN
 from tests.support.eventually import eventually
 from tests.support.factories import a_submission, a_worker, claim_job, expire_lock
 from tests.support.fleet import Inside, Line, Place, Running, inside, running
@@ -65,6 +67,25 @@ async def test_a_worker_that_is_idle_in_every_lane_ends_with_its_long_polls(
     for lane in Lane:
         await place.submit(superuser, a_submission(lane=lane))
         await eventually(partial(is_visible, place, lane), within=5)
+
+
+async def test_a_worker_that_an_operator_drains_finishes_what_runs_and_takes_nothing_new(
+    place: Place, api: Connection, operator: Connection, superuser: Connection
+) -> None:
+    async with running(place, "worker") as worker:
+        job_id = await at_work(place, api, worker, milliseconds=3_000)
+        (asked,) = await superuser.fetch("SELECT id FROM workers")
+        assert await request_drain(operator, asked["id"])
+        await worker.tells("process.draining")
+        later = a_submission(lane=Lane.GENERAL)
+        await place.submit(api, later)
+        assert 0 == await worker.ends(), worker.story()
+
+    assert "completed" == (await job_row(superuser, job_id))["state"]
+    assert "queued" == (await job_row(superuser, later.job_id))["state"]
+    await eventually(partial(is_visible, place, Lane.GENERAL), within=5)
+    assert "stopped" == await died(superuser)
+    assert (ASKED_TO_DRAIN, 1, 0, 0) == told_of(worker.told("worker.ended")[0])
 
 
 @asynccontextmanager

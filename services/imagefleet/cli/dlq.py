@@ -8,6 +8,7 @@ import typer
 from imagefleet.cli.listing import Since, Until, instant, route, show_pages
 from imagefleet.cli.naming import LetterId, LetterIds
 from imagefleet.cli.output import (
+    Columns,
     ExitCode,
     at,
     complain,
@@ -27,6 +28,7 @@ from imagefleet.cli.verbs import (
     History,
     Json,
     Limit,
+    Many,
     OfCode,
     OfTenant,
     OfType,
@@ -38,11 +40,13 @@ from imagefleet.cli.verbs import (
     below,
     call,
     group,
+    order_many,
 )
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
 MOST_IDS: Final = 100  # of one replay
+BARS: Final = "·▁▂▃▄▅▆▇█"
 
 app = group("Look at dead letters, acknowledge and replay them.")
 
@@ -120,6 +124,9 @@ def groups(
     by_tenant: Annotated[
         bool, typer.Option("--by-tenant", help="Each tenant's by themselves.")
     ] = False,
+    hourly: Annotated[
+        bool, typer.Option("--hourly", help="Also how often in each hour of the last day.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Group the open dead letters by fault, the most frequent first.
@@ -128,11 +135,13 @@ def groups(
 
         imagefleet dlq groups --type process_image
         imagefleet dlq groups --by-tenant
+        imagefleet dlq groups --hourly
     """
     parameters = _parameters(tenant, job_type, code, None, since, until)
-    parameters |= {"byTenant": str(by_tenant).lower()}
+    parameters |= {"byTenant": str(by_tenant).lower(), "hourly": str(hourly).lower()}
+    lately: Columns = {"last day": _hours} if hourly else {}
     show_list(ask("GET", below(LETTERS, "groups"), parameters), "groups", {
-        "letters": "letters",
+        "letters": "letters", **lately,
         "tenant" if by_tenant else "tenants": _tenants,
         "replayable": "replayable", "type": "jobType", "code": "reason", "message": "message",
         "first (UTC)": at("firstDiedAt"), "last (UTC)": at("lastDiedAt"), "fault": "fingerprint",
@@ -141,6 +150,13 @@ def groups(
         drops=("e.g.", "first (UTC)", "replayable", "type", "last (UTC)"),
         none="no open dead letters",
     )  # fmt: skip
+
+
+def _hours(fault: Document) -> str:
+    most = max(fault["hourly"])
+    return "".join(
+        BARS[math.ceil(count / most * (len(BARS) - 1)) if most else 0] for count in fault["hourly"]
+    )
 
 
 def _tenants(fault: Document) -> str:
@@ -209,19 +225,8 @@ def replay_all(
     chosen = _parameters(tenant, job_type, code, fingerprint, since, until)
     so_many = int(rate) if float(rate).is_integer() else rate  # the API asks for a whole number
     body = _which(None, chosen, everything=everything) | {"reason": reason, "rate": so_many}
-    path = f"{LETTERS}:replay-all"
-    answer = ask("POST", path, document=body | {"dryRun": True})
-    letters = f"{answer['letters']}{' or more' if answer['lettersIsAtLeast'] else ''}"
-    if not dry_run:
-        confirm(f"Replay {letters} dead letters?", yes=yes)
-        answer = ask("POST", path, document=body)
-
-    def told(answer: Document) -> str:
-        if dry_run:
-            return f"{letters} dead letters would be replayed"
-        return f"{letters} dead letters are replayed by job {answer['jobId']}"
-
-    show(answer, told, as_json=as_json)
+    many = Many("letters", "dead letters", "replayed", "Replay {} dead letters?")
+    order_many(f"{LETTERS}:replay-all", body, many, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @app.command()

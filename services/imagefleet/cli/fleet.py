@@ -20,18 +20,25 @@ from imagefleet.cli.output import (
     moment,
     show,
 )
-from imagefleet.cli.verbs import All, Cursor, History, Json, Limit, OfTenant, ask, group
+from imagefleet.cli.verbs import (
+    All,
+    Cursor,
+    History,
+    Json,
+    Limit,
+    OfTenant,
+    Reason,
+    ask,
+    below,
+    group,
+)
 from imagefleet.client.api import Document
 
 AUDIT: Final = "/v1/operator/audit"
+WORKERS: Final = "/v1/operator/workers"
 AUDIT_PAGE: Final = 500
 
-workers = group("Look at workers.")
-
-
-@workers.callback()
-def about_workers() -> None:
-    """Look at workers."""
+workers = group("Look at workers, and let one drain.")
 
 
 @workers.command("list")
@@ -71,14 +78,35 @@ def list_workers(
                 "drops": ("lane", "type", "claimed (UTC)", "tenant"), "none": "they hold no jobs",
             })  # fmt: skip
 
-    fleet = ask("GET", "/v1/operator/workers", {"all": str(everybody).lower()})
+    fleet = ask("GET", WORKERS, {"all": str(everybody).lower()})
     show(fleet, seen, as_json=as_json)
+
+
+@workers.command()
+def drain(
+    worker: Annotated[str, typer.Argument(help="Its id; `workers list` has it.")],
+    reason: Reason,
+    as_json: Json = False,
+) -> None:
+    """Let a worker end what it has, and itself, as SIGTERM does.
+
+    Its next beat tells it so. It takes nothing new, what runs may finish for its grace, and it ends
+    with exit code 0: whoever keeps it up starts a new one.
+
+    For example:
+
+        imagefleet workers drain 5f0c2a91-0b5e-4d7f-9a3e-1c2d3e4f5a6b --reason slow
+    """
+    asked = ask("POST", below(WORKERS, worker, "drain"), document={"reason": reason})
+    show(asked, lambda worker: f"{worker['workerId']} is {_state(worker)}", as_json=as_json)
 
 
 def _state(worker: Document) -> str:
     if worker.get("deadAt"):
         return str(worker["deadWhy"])
-    return "draining" if worker.get("drainingSince") else "working"
+    if worker.get("drainingSince"):
+        return "draining"
+    return "asked to drain" if worker.get("drainRequestedAt") else "working"
 
 
 def ledger(as_json: Json = False) -> None:

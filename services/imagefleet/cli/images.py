@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from imagefleet.cli.naming import IMAGES, ImageId, ImageNamed, ImagesNamed, whole
+from imagefleet.cli.naming import EVERY_IMAGE, IMAGES, ImageId, ImageNamed, ImagesNamed, whole
 from imagefleet.cli.output import ExitCode, confirm, filled, moment, run_async, show
 from imagefleet.cli.overseen import TERMS_OF_PRODUCERS, order
 from imagefleet.cli.previews import preview
@@ -118,7 +118,7 @@ def reprocess(
 
 @app.command()
 def replace(
-    image_id: ImageId,
+    image_id: ImageNamed,
     file: Annotated[
         Path,
         typer.Argument(
@@ -132,19 +132,31 @@ def replace(
     correlation_id: Correlation = None,
     parent: Parent = None,
     max_attempts: MaxAttempts = None,
+    reason: ReasonIfAny = None,
     wait: Wait = False,
     within: Within = WITHIN,
     as_json: Json = False,
 ) -> None:
     """Give an image another original; until that is made, the present one is shown.
 
+    With --reason it is an operator's order, about an image of any tenant.
+
     For example:
 
         imagefleet images replace --wait 0199a5c2-7d41 photo.jpg
     """
     told = terms(priority, run_at, dedup_key, correlation_id, parent, max_attempts)
+    if reason is not None and (told or wait):
+        raise Misconfigured(TERMS_OF_PRODUCERS)
+    image_id = whole(image_id, IMAGES if reason is None else EVERY_IMAGE)
 
     async def replaced(client: ApiClient) -> Result:
+        if reason is not None:
+            ordered = await client.replace_any_image(
+                image_id, content, recipe=recipe, reason=reason
+            )
+            job = {"jobId": str(ordered.job_id), "status": str(ordered.status)}
+            return Result(str(file), {"imageId": image_id, **job})
         accepted = await client.replace_image(image_id, content, recipe=recipe, terms=told)
         result = Result(str(file), {"imageId": str(accepted.image_id)})
         result.accepted(accepted)

@@ -8,15 +8,17 @@ import typer
 from imagefleet.cli import queue
 from imagefleet.cli.listing import Since, instant, route, show_pages
 from imagefleet.cli.naming import EVERY_JOB, whole
-from imagefleet.cli.output import Fields, Part, Table, at, confirm, filled, show
+from imagefleet.cli.output import Fields, Part, Table, at, filled, show
 from imagefleet.cli.verbs import (
     DRAINED_WITHIN,
     All,
     Correlation,
     Cursor,
     DryRun,
+    EveryTenant,
     Json,
     Limit,
+    Many,
     OfCode,
     OfLane,
     OfStatus,
@@ -30,17 +32,21 @@ from imagefleet.cli.verbs import (
     Within,
     Yes,
     ask,
+    at_least,
     below,
     group,
+    order_many,
 )
 from imagefleet.client.api import Document
 from imagefleet.errors import Misconfigured
 
 PATH: Final = "/v1/operator/tenants"
+OF_ANY: Final = "/v1/operator/jobs:cancel"
 
 app = group("Look at tenants, limit and pause them, cancel what they have.")
 
-Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")]
+_TENANT: Final = typer.Argument(metavar="TENANT", help="Its name, as its keys have it.")
+Tenant = Annotated[str, _TENANT]
 
 
 @app.command("list")
@@ -58,7 +64,7 @@ def list_tenants(
     """
     show_pages(route(PATH), {"limit": str(limit), "cursor": cursor}, "tenants", {
         "tenant": "tenant",
-        "open": lambda tenant: _at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
+        "open": lambda tenant: at_least(tenant["openJobs"], tenant["openJobsIsAtLeast"]),
         "at most": "maxOpenJobs", "weight": "weight", "paused": _paused,
         "created (UTC)": at("createdAt"),
     }, every_page=every_page, as_json=as_json, wraps=("paused",), drops=("created (UTC)", "weight"),
@@ -156,8 +162,9 @@ def resume(
 
 @app.command()
 def cancel(
-    tenant: Tenant,
     reason: Reason,
+    tenant: Annotated[str | None, _TENANT] = None,
+    every_tenant: EveryTenant = False,
     job_type: OfType = None,
     lane: OfLane = None,
     status: OfStatus = None,
@@ -177,32 +184,27 @@ def cancel(
     """Cancel a tenant's open jobs, by one job that walks through them. This cannot be undone.
 
     Deletions and cancellations go on. What is submitted after the walk began is not in it:
-    cancel again, that is another walk.
+    cancel again, that is another walk. With --every-tenant it goes from tenant to tenant.
 
     For example:
 
         imagefleet tenants cancel shop --dry-run --reason "a runaway import"
         imagefleet tenants cancel shop --type process_image --reason runaway --yes
         imagefleet tenants cancel shop --since 2h --reason runaway --yes
+        imagefleet tenants cancel --every-tenant --type webhook --reason gone --yes
     """
+    if (tenant is None) != every_tenant:
+        detail = "name a tenant, or --every-tenant"
+        raise Misconfigured(detail)
     body = filled(
         jobType=job_type, lane=lane, status=status, code=code, correlationId=correlation_id,
         parentJobId=parent and whole(parent, EVERY_JOB), target=target,
         submittedAfter=instant(since), submittedBefore=before, reason=reason,
     )  # fmt: skip
-    path = below(PATH, tenant, "cancel")
-    answer = ask("POST", path, document=body | {"dryRun": True})
-    jobs = _at_least(answer["jobs"], answer["jobsIsAtLeast"])
-    if not dry_run:
-        confirm(f"Cancel {jobs} open jobs of {tenant} for good?", yes=yes)
-        answer = ask("POST", path, document=body)
-
-    def told(answer: Document) -> str:
-        if dry_run:
-            return f"{jobs} open jobs would be cancelled"
-        return f"{jobs} open jobs are cancelled by job {answer['jobId']}"
-
-    show(answer, told, as_json=as_json)
+    path = OF_ANY if tenant is None else below(PATH, tenant, "cancel")
+    whose = f"of {tenant or 'all tenants'} for good?"
+    many = Many("jobs", "open jobs", "cancelled", f"Cancel {{}} open jobs {whose}")
+    order_many(path, body, many, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def _seen(tenant: Document) -> Iterator[Part]:
@@ -213,10 +215,6 @@ def _seen(tenant: Document) -> Iterator[Part]:
         "limit": "name", "value": "value", "default": "default", "used": "used",
         "set by": "setBy", "reason": "reason",
     }, {"wraps": ("set by", "reason"), "drops": ("set by", "default")})  # fmt: skip
-
-
-def _at_least(count: int, at_least: bool) -> str:  # noqa: FBT001 - both are of one answer
-    return f"{count} or more" if at_least else str(count)
 
 
 def _paused(tenant: Document) -> str | None:

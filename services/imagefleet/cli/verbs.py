@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import typer
 
-from imagefleet.cli.output import run_async
+from imagefleet.cli.output import confirm, run_async, show
 from imagefleet.cli.reaching import asked_of
 from imagefleet.client.api import ApiClient, Document, open_client
 from imagefleet.errors import FleetError
@@ -133,6 +133,39 @@ def ask(
 ) -> Document:
     """One request to a route of operators, and its answer."""
     return call(lambda client: client.ask(method, path, parameters, document))
+
+
+class Many(NamedTuple):
+    """What an order about many is told in."""
+
+    counts: str
+    """The name of how many they are, in the answer."""
+    things: str
+    done: str
+    question: str
+
+
+def order_many(
+    path: str, body: Mapping[str, object], many: Many, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    """Leave many to one job: first how many they are, then the question, then the order."""
+    answer = ask("POST", path, document={**body, "dryRun": True})
+    count = at_least(answer[many.counts], answer[f"{many.counts}IsAtLeast"])
+    if not dry_run:
+        confirm(many.question.format(count), yes=yes)
+        answer = ask("POST", path, document=body)
+
+    def told(answer: Document) -> str:
+        if dry_run:
+            return f"{count} {many.things} would be {many.done}"
+        return f"{count} {many.things} are {many.done} by job {answer['jobId']}"
+
+    show(answer, told, as_json=as_json)
+
+
+def at_least(count: int, more: bool) -> str:  # noqa: FBT001 - both are of one answer
+    """So many, or more than were counted."""
+    return f"{count} or more" if more else str(count)
 
 
 def below(path: str, *parts: str) -> str:

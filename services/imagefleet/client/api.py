@@ -9,7 +9,7 @@ import asyncio
 import mimetypes
 import random
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from imagefleet.errors import RequestRejected, Unavailable
 from imagefleet.jobs.shapes.images import ImagePage, ImageView, OriginalView
-from imagefleet.jobs.shapes.jobs import JobPage, JobView
+from imagefleet.jobs.shapes.jobs import JobPage, JobView, OrderedJob
 from imagefleet.jobs.shapes.rules import RecipeList
 from imagefleet.jobs.shapes.shape import AcceptedImage, AcceptedJob, Problem, Shape
 
@@ -35,6 +35,8 @@ FIRST_PAUSE: Final = 0.3  # seconds
 LONGEST_PAUSE: Final = 20.0  # also of what Retry-After may ask
 LONG_POLL: Final = timedelta(seconds=20)
 CHUNK: Final = 256 * 1024
+OCTETS: Final = "application/octet-stream"
+EVERY_IMAGE: Final = "/v1/operator/images"
 TRY_AGAIN: Final = frozenset({429, 502, 503, 504})
 WHAT_TO_DO: Final[Mapping[int, str]] = {
     401: "Set IMAGEFLEET_KEY to a key that is in force (`imagefleet keys create` makes one).",
@@ -58,16 +60,23 @@ class ApiClient:
     """Speaks to one API with one key; made by `open_client`."""
 
     def __init__(
-        self, http: httpx.AsyncClient, *, tries: int = TRIES, key: str | None = None
+        self, http: httpx.AsyncClient, *, tries: int = TRIES, bears: Mapping[str, str] = {}
     ) -> None:
         """Without a key of its own it has the one that the connections were opened with."""
         self._http = http
         self._tries = tries
-        self._bears = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._bears = bears
 
     def bearing(self, key: str) -> "ApiClient":
         """The same connections, with somebody else's key."""
-        return ApiClient(self._http, tries=self._tries, key=key)
+        return self._with("Authorization", f"Bearer {key}")
+
+    def asking_for(self, address: str) -> "ApiClient":
+        """The same for somebody at this address, as far as the API believes who says so."""
+        return self._with("X-Forwarded-For", address)
+
+    def _with(self, name: str, value: str) -> "ApiClient":
+        return ApiClient(self._http, tries=self._tries, bears={**self._bears, name: value})
 
     async def submit(
         self,
@@ -92,6 +101,19 @@ class ApiClient:
     ) -> AcceptedImage:
         asked = {"recipe": recipe, **terms}
         return await self._upload("PUT", _image(image_id), content, content.name, asked)
+
+    async def replace_any_image(
+        self, image_id: str, content: Path, *, recipe: str | None, reason: str
+    ) -> OrderedJob:
+        """The same of any tenant's, as an operator."""
+        request = _sending(
+            "PUT",
+            f"{EVERY_IMAGE}/{image_id}",
+            content,
+            content.name,
+            {"recipe": recipe, "reason": reason},
+        )
+        return (await self._read(OrderedJob, request)).shape
 
     async def delete_image(self, image_id: str) -> AcceptedImage:
         """Delete an image; asked again it answers the same."""
@@ -201,6 +223,20 @@ class ApiClient:
         except ValidationError as error:
             raise _unexpected(error) from error
 
+    async def pass_on(
+        self,
+        shape: type[Shown],
+        path: str,
+        parameters: Mapping[str, str | None],
+        content: AsyncIterable[bytes],
+        length: int,
+    ) -> Shown:
+        """PUT a file as it comes, which can be done once; what is answered."""
+        headers = {"Content-Type": OCTETS, "Content-Length": str(length)}
+        request = _Request("PUT", path, parameters, headers, content)
+        once = ApiClient(self._http, tries=1, bears=self._bears)
+        return (await once._read(shape, request)).shape
+
     async def picture(self, path: str, parameters: Mapping[str, str | None] = {}) -> bytes:
         """The bytes that one of the operators' routes shows."""
         return (await self._answer(_Request("GET", path, parameters))).content
@@ -213,13 +249,7 @@ class ApiClient:
         name: str,
         asked: Mapping[str, object],
     ) -> AcceptedImage:
-        headers = {
-            "Content-Type": mimetypes.guess_type(name)[0] or "application/octet-stream",
-            "Content-Length": str(_length(content)),
-            "Idempotency-Key": str(uuid.uuid4()),
-        }
-        parameters = {name: str(value) for name, value in asked.items() if value is not None}
-        request = _Request(method, path, parameters, headers, content)
+        request = _sending(method, path, content, name, asked)
         return (await self._read(AcceptedImage, request)).shape
 
     async def _read(self, shape: type[Shown], request: "_Request") -> Reply[Shown]:
@@ -261,7 +291,7 @@ class _Request:
     path: str
     parameters: Mapping[str, str | None] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    content: bytes | Path | None = None
+    content: bytes | Path | AsyncIterable[bytes] | None = None
 
     async def send(self, http: httpx.AsyncClient, bears: Mapping[str, str]) -> httpx.Response:
         content = self.content
@@ -272,6 +302,18 @@ class _Request:
             headers={**self.headers, **bears},
             content=_chunks(content) if isinstance(content, Path) else content,
         )
+
+
+def _sending(
+    method: str, path: str, content: bytes | Path, name: str, asked: Mapping[str, object]
+) -> _Request:
+    headers = {
+        "Content-Type": mimetypes.guess_type(name)[0] or OCTETS,
+        "Content-Length": str(_length(content)),
+        "Idempotency-Key": str(uuid.uuid4()),
+    }
+    parameters = {name: str(value) for name, value in asked.items() if value is not None}
+    return _Request(method, path, parameters, headers, content)
 
 
 def _image(image_id: str) -> str:

@@ -1,5 +1,6 @@
 """Where the console ends: its own origin, its proxies, its cookie, and what a page may load."""
 
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,7 +44,8 @@ def address_of(settings: Console, request: Request) -> str:
     """Where somebody asks from, as far as proxies of ours tell."""
     told = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     if told and is_trusted(settings, request):
-        return told
+        with suppress(ValueError):
+            return str(ip_address(told))
     return request.client.host if request.client else ""
 
 
@@ -57,6 +59,7 @@ def policy(pictures: str | None) -> str:
     parts = urlsplit(pictures or "")
     from_there = f" {parts.scheme}://{parts.netloc}" if pictures else ""
     return (
-        f"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'{from_there}; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; "
+        f"img-src 'self' data:{from_there}; "  # data: placeholders, which are drawn here
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )

@@ -8,6 +8,7 @@ be kept by nobody.
 
 import asyncio
 import hmac
+import re
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import timedelta
 from time import monotonic
@@ -34,8 +35,11 @@ from imagefleet.telemetry.metrics import ConsoleMetrics
 
 MOST_BYTES: Final = 65_536  # of a form
 MOST_FIELDS: Final = 500
+MOST_OF_A_FILE: Final = 256 * 2**20  # bytes; what is an image, and how large, the API says
+TAKES_FILES: Final = re.compile(r"/images/[0-9a-fA-F-]{36}/replace")
 READ_WITHIN: Final = timedelta(seconds=10)
 LONGEST_ADDRESS: Final = 8192  # path and query, in bytes
+LONGEST_NUMBER: Final = 12  # digits
 FORM: Final = "application/x-www-form-urlencoded"
 STATIC: Final = "/static/"
 OPEN: Final = frozenset({LOGIN, "/favicon.ico"})
@@ -45,6 +49,7 @@ _SENTENCES: Final[Mapping[int, str]] = {
     403: "This was not asked from a page of this console, or that page is out of date. "
     "Nothing was changed. Reload the page and try again.",
     405: "Nothing here is asked in this way.",
+    411: "Only a file whose length is known is taken here.",
     413: "This is larger than anything that a page here sends.",
     414: "This address is longer than any that a page here has.",
     415: "Only forms are taken here.",
@@ -165,7 +170,8 @@ class Guard:
     async def _form(self, request: Request, session: Session | None) -> Posted:
         """What is asked for, if it may be: from a page of ours, by its token, by who may act."""
         self._same_origin(request.headers)
-        form = await _read(request)
+        brings_file = session is not None and TAKES_FILES.fullmatch(request.url.path) is not None
+        form = _beside_a_file(request) if brings_file else await _read(request)
         if session is None:
             return form  # of the login, which has none yet
         token = request.headers.get("x-csrf-token") or form.one("csrf")
@@ -218,6 +224,23 @@ async def _read(request: Request) -> Posted:
     form = Posted()
     for name, value in fields:
         form.setdefault(name, []).append(value)
+    return form
+
+
+def _beside_a_file(request: Request) -> Posted:
+    """What is said of a file, in the address; but for the token, which is in its header.
+
+    The file itself is read by who passes it on, piece by piece.
+    """
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        raise _TurnedAway(411, _SENTENCES[411])
+    if len(length) > LONGEST_NUMBER or int(length) > MOST_OF_A_FILE:
+        raise _TurnedAway(413, _SENTENCES[413])
+    form = Posted()
+    for name, value in request.query_params.multi_items():
+        if name != "csrf":
+            form.setdefault(name, []).append(value)
     return form
 
 

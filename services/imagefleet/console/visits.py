@@ -18,7 +18,7 @@ from fastapi import Depends, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from imagefleet.client.api import Document
-from imagefleet.console.borders import LOGIN, local
+from imagefleet.console.borders import LOGIN, address_of, local
 from imagefleet.console.guarding import Posted
 from imagefleet.console.sessions import Notice, Session, Sessions
 from imagefleet.console.showing import Context, Showing, Trouble
@@ -27,6 +27,7 @@ from imagefleet.jobs.shapes.shape import Shape
 from imagefleet.settings import Console
 
 ANSWERED_WITHIN: Final = timedelta(seconds=6)  # by the API, with one try more
+PASSED_ON_WITHIN: Final = timedelta(minutes=5)  # as long as the API gives an upload
 LOOK_EVERY: Final = timedelta(seconds=2)
 SPEAK_EVERY: Final = 15.0  # seconds, so that proxies do not take a stream for dead
 MOST_STREAMS: Final = 4  # of one session; a browser has six connections to a host
@@ -57,6 +58,9 @@ class Visit:
         self._sessions: Sessions = state.sessions
         self._settings: Console = state.settings
         self.session: Session = request.state.session
+        address = address_of(self._settings, request)
+        self.client = self.session.client.asking_for(address)
+        """Bears the key; and says where the reader is, for the audit."""
         self.form: Posted = request.scope["state"].get("form") or Posted()
 
     @property
@@ -94,13 +98,13 @@ class Visit:
         document: object = None,
     ) -> Document:
         """Ask the API; RequestRejected and Unavailable have a sentence for the page."""
-        return await within(self.session.client.ask(method, path, parameters, document))
+        return await within(self.client.ask(method, path, parameters, document))
 
     async def look(
         self, shape: type[Shown], path: str, parameters: Mapping[str, str | None] = {}
     ) -> Shown:
         """The same of what only looks, as its shape."""
-        return await within(self.session.client.ask_for(shape, "GET", path, parameters))
+        return await within(self.client.ask_for(shape, "GET", path, parameters))
 
     async def glance(
         self, shape: type[Shown], path: str, parameters: Mapping[str, str | None] = {}
@@ -122,8 +126,15 @@ class Visit:
         document: object = None,
     ) -> Shown:
         """Let the API do something; what it answers."""
-        asking = self.session.client.ask_for(shape, method, path, parameters, document)
-        return await within(asking)
+        return await within(self.client.ask_for(shape, method, path, parameters, document))
+
+    async def pass_on(
+        self, shape: type[Shown], path: str, parameters: Mapping[str, str | None] = {}
+    ) -> Shown:
+        """Let the API have the file that this request brings, as it comes."""
+        file, length = self._request.stream(), int(self._request.headers["content-length"])
+        sending = self.client.pass_on(shape, path, parameters, file, length)
+        return await within(sending, PASSED_ON_WITHIN)
 
     async def show(self, template: str, look: Look, **more: object) -> Response:
         """The page, or, for whoever follows it, what changes of it."""
@@ -208,10 +219,10 @@ class Visit:
         return {"trouble": "", **self._showing.live(template, self._with(context))}
 
 
-async def within(asking: Awaitable[Answer]) -> Answer:
+async def within(asking: Awaitable[Answer], deadline: timedelta = ANSWERED_WITHIN) -> Answer:
     """What the API says, if it does so in time."""
     try:
-        async with asyncio.timeout(ANSWERED_WITHIN.total_seconds()):
+        async with asyncio.timeout(deadline.total_seconds()):
             return await asking
     except TimeoutError as error:
         raise Unavailable("late", _SENTENCES["late"]) from error

@@ -4,14 +4,17 @@ Times are told in UTC, as elements that `console.js` tells in the reader's zone.
 """
 
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from imagefleet.imaging.placeholder import picture
 from imagefleet.telemetry import plain
 
 MINUTE: Final = 60  # seconds
@@ -19,7 +22,19 @@ UNITS: Final = ((86_400, "d"), (3600, "h"), (MINUTE, "min"), (1, "s"))
 FEW: Final = 10  # of which a part is told
 MANY: Final = 100  # of which no part is
 KIBI: Final = 1024
+MOST_DRAWN: Final = 500  # placeholders that are kept, half a kilobyte each
 MOST_OF_A_TEXT: Final = 20_000  # characters of one value that a page shows
+
+PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    "_paused": ("/controls#pauses", "What is paused"),
+    "breaker_open": ("/controls#breakers", "The circuit breakers"),
+    "no_worker_for": ("/workers", "Which workers are up"),
+    "lane_saturated": ("/workers", "What the workers have in their hands"),
+    "lease_": ("/workers", "The worker that has it"),
+    "window_full": ("/workers", "What the workers have in their hands"),
+    "no_dispatcher": ("/timeline?on=election", "Who held which office last"),
+}
+"""By parts of the reasons that an explanation gives."""
 
 MOMENT_OR_JOB: Final = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC|[Jj]ob [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
@@ -132,6 +147,22 @@ def short(value: object) -> Markup:
     return Markup('<span class="id" title="{}">{}</span>').format(text, f"…{text[-8:]}")
 
 
+@lru_cache(maxsize=MOST_DRAWN)
+def drawn(thumbhash: str | None) -> str:
+    """What stands in the place of a picture until it is there, as an address; of none, nothing."""
+    try:
+        png = picture(b64decode(thumbhash or "", validate=True))
+    except ValueError:
+        return ""
+    return f"data:image/png;base64,{b64encode(png).decode()}"
+
+
+def waits_for(reason: str) -> tuple[str, str] | None:
+    """Where more is shown of what the API says that something waits for, and what that is."""
+    kinds = (kind for kind in PLACES if kind in reason)
+    return next((PLACES[kind] for kind in kinds), None)
+
+
 def words(code: object) -> str:
     """A code of machines as words of people."""
     return str(code).replace("_", " ")
@@ -150,6 +181,7 @@ def there(path: str, fields: Mapping[str, object]) -> str:
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "amount": amount,
+    "drawn": drawn,
     "exact": exact,
     "json": as_json,
     "lines": lines,
@@ -160,6 +192,7 @@ FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "span": span,
     "time": moment,
     "told": told,
+    "waits_for": waits_for,
     "words": words,
 }
 """By the names that templates have for them."""

@@ -214,6 +214,8 @@ def environment_of(
                 "OPERATOR_DATABASE_URL": facts.database_urls["operator"],
                 "PUBLIC_BASE_URL": facts.public_base_url,
                 "SHUTDOWN_GRACE_PERIOD_SECONDS": str(API_GRACE),
+                # The console says whose browser asks; of this machine anybody may say so.
+                "TRUSTED_PROXIES": HOST,
             }
         case "worker":
             own = {

@@ -11,7 +11,7 @@ half of it does:
     lanes              whose pictures cost so much that others go first      no Pillow
     foretelling        what a picture takes in memory, by its head           no Pillow
     sizes              how large each variant is                             no Pillow
-    placeholder        ThumbHash and the dominant colour, from RGBA bytes    no Pillow
+    placeholder        ThumbHash of RGBA bytes and back, the dominant colour  no Pillow
     codecs             the door to Pillow: formats, faults, sRGB
     sources            what a decoded file means: its pixels, and whose they are
     steps              the pipeline up to the largest size, as a list one can read

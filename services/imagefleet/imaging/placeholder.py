@@ -2,12 +2,15 @@
 
 ThumbHash (https://evanw.github.io/thumbhash/) is a discrete cosine transform of a tiny version of
 the picture, quantised to some 25 bytes. Only its lowest frequencies survive, so a source of 32
-pixels a side gives the same hash as one of 100, in a tenth of the time.
+pixels a side gives the same hash as one of 100, in a tenth of the time. `picture` goes back, for
+pages that have no decoder.
 """
 
 import math
+import struct
+import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 
@@ -17,6 +20,9 @@ _OPAQUE_ENOUGH = 128
 # A plain area leaves rounding errors where it should leave zero; scaled up, they would be noise.
 _NO_DETAIL = 1e-9
 _WHITE = "#ffffff"
+_SHOWN_SIDE = 16  # pixels of what is drawn: no wave of a hash is shorter than two of them
+_FULLER = 1.25  # the algorithm's own: colours as they were meant, before they were rounded
+_LENGTHS = range(9, 40)  # bytes of a hash
 
 Channel = Sequence[float]
 
@@ -139,3 +145,66 @@ def _nibbles(values: list[int]) -> bytes:
 def _round(value: float) -> int:
     """Halves go up, as in the reference; Python's own rounding would send them to even."""
     return math.floor(value + 0.5)
+
+
+def picture(thumbhash: bytes) -> bytes:
+    """A PNG of some 16 pixels a side of what a hash tells; ValueError where it is none."""
+    if len(thumbhash) not in _LENGTHS:
+        message = f"{len(thumbhash)} bytes are no ThumbHash"
+        raise ValueError(message)
+    first, second = (
+        int.from_bytes(thumbhash[:3], "little"),
+        int.from_bytes(thumbhash[3:5], "little"),
+    )
+    has_alpha, detail = bool(first >> 23), second & 7
+    most = 5 if has_alpha else 7
+    across, down = (most, detail) if second >> 15 else (detail, most)
+    size = tuple(max(1, _round(_SHOWN_SIDE * part / max(across, down))) for part in (across, down))
+    rest = (byte >> shift & 15 for byte in thumbhash[5 + has_alpha :] for shift in (0, 4))
+
+    def channel(average: float, scale: float, across: int, down: int) -> Channel:
+        waves = [
+            (cx, cy, (next(rest, 0) / 7.5 - 1) * scale)
+            for cy in range(down)
+            for cx in range(cy == 0, across)
+            if cx * down < across * (down - cy)
+        ]
+        return _sum_of(average, waves, (size[0], size[1]))
+
+    luminance = channel((first & 63) / 63, (first >> 18 & 31) / 31, max(3, across), max(3, down))
+    blue = channel((first >> 6 & 63) / 31.5 - 1, (second >> 3 & 63) / 63 * _FULLER, 3, 3)
+    green = channel((first >> 12 & 63) / 31.5 - 1, (second >> 9 & 63) / 63 * _FULLER, 3, 3)
+    alpha: Channel = [1.0] * len(luminance)
+    if has_alpha:
+        alpha = channel((thumbhash[5] & 15) / 15, (thumbhash[5] >> 4) / 15, 5, 5)
+    rgba = bytearray()
+    for light, yellow_blue, red_green, opacity in zip(luminance, blue, green, alpha, strict=True):
+        b = light - 2 / 3 * yellow_blue
+        r = (3 * light - b + red_green) / 2
+        rgba += bytes(_round(255 * min(1, max(0, each))) for each in (r, r - red_green, b, opacity))
+    return _png(size[0], size[1], bytes(rgba))
+
+
+def _sum_of(average: float, waves: list[tuple[int, int, float]], size: tuple[int, int]) -> Channel:
+    """The pixels that these waves come to, row by row."""
+    width, height = size
+    across = [_cosines(width, frequency) for frequency in range(8)]
+    down = [_cosines(height, frequency) for frequency in range(8)]
+    return [
+        average
+        + sum(value * across[cx][x] * down[cy][y] * (2 if cy else 1) for cx, cy, value in waves)
+        for y in range(height)
+        for x in range(width)
+    ]
+
+
+def _png(width: int, height: int, rgba: bytes) -> bytes:
+    rows = b"".join(b"\0" + rgba[at : at + 4 * width] for at in range(0, len(rgba), 4 * width))
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunks(header, zlib.compress(rows, 9)))
+
+
+def _chunks(header: bytes, pixels: bytes) -> Iterator[bytes]:
+    for name, data in ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")):
+        checked = name + data
+        yield struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))

@@ -6,7 +6,8 @@ an attempt, the next one goes on behind the last page that counts, and nothing i
 
 A cancelling walk leaves alone what is submitted after it began; jobs that submit others come first,
 and what was committed behind its back is looked for at the end. Nor does it have what no pause
-holds back: deletions, cancellations, itself.
+holds back: deletions, cancellations, itself. One through every tenant goes from tenant to tenant,
+by name, past those that have nothing open.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,8 +55,9 @@ class _BulkWalk(BaseModel):
 
 
 class CancelWalk(_BulkWalk):
-    """Through a tenant's open jobs."""
+    """Through a tenant's open jobs, or through those of one tenant after the other."""
 
+    tenant: str | None = None  # of every tenant: whose jobs it is at
     until: datetime  # what was submitted later is left alone
     parents: bool  # still at the jobs that submit others; all jobs follow
     again: bool = False  # all were looked at; once more at those submitted shortly before

@@ -329,6 +329,8 @@ class OpenJobs(Payload):
 class CancelJobs(OpenJobs):
     """Cancel them, everywhere or at one target."""
 
+    every_tenant: bool = False
+    """Also what is not of the tenant that this job is of: an order of operators."""
     reason: Annotated[str, Field(max_length=500)] = ""
 
 

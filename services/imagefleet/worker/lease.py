@@ -3,7 +3,8 @@
 Every two seconds, on a connection of its own, the worker names what it holds. The answer says which
 jobs somebody wants cancelled, which claims are lost, and which are locked by this worker although
 it does not name them: claims whose answer never arrived. Those come back uncharged after a second
-look.
+look. It also says whether an operator asks this worker to drain, which is then the same as a
+signal.
 
 A worker that cannot beat stops its own work 20 s after it *sent* the last beat that was
 acknowledged, well before a rescuer can give the jobs to others (30 s of silence), and by its own
@@ -40,6 +41,7 @@ BEAT_EVERY: Final = 2.0  # seconds
 BEAT_WITHIN: Final = 4.0  # a beat that takes longer is given up, and its connection with it
 FRESH_FOR: Final = 5.0  # with an older beat nothing new is received
 STOP_AFTER: Final = 20.0  # see above; must stay well under the rescuer's patience
+ASKED_TO_DRAIN: Final = "an operator asked for it"
 LONGEST_SILENCE: Final = timedelta(seconds=60)  # between two tries to beat: this loop is stuck
 
 log = structlog.get_logger()
@@ -110,7 +112,7 @@ class Lease:
     async def _beat(self, group: asyncio.TaskGroup, drain: Drain) -> None:
         while True:
             try:
-                await self._beat_while_connected(group)
+                await self._beat_while_connected(group, drain)
             except ClaimLost:
                 self.dead = True
                 self._attempts.stop_all(Stop.LOST)
@@ -127,7 +129,7 @@ class Lease:
         self.pulse.felt()
         await asyncio.sleep(BEAT_EVERY / 2)
 
-    async def _beat_while_connected(self, group: asyncio.TaskGroup) -> None:
+    async def _beat_while_connected(self, group: asyncio.TaskGroup, drain: Drain) -> None:
         async with connect(
             self._database.url.get_secret_value(),
             process="worker-beat",
@@ -137,7 +139,10 @@ class Lease:
         ) as connection:
             try:
                 while True:
-                    self._obey(await self._beat_once(connection), group)
+                    beat = await self._beat_once(connection)
+                    self._obey(beat, group)
+                    if beat.drains:
+                        drain.request(ASKED_TO_DRAIN)
                     await asyncio.sleep(BEAT_EVERY)
             except (FleetError, TimeoutError):
                 connection.terminate()  # an orderly goodbye could take longer than there is

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -70,6 +70,8 @@ class Ordered:
     path: str
     name: str
     json: object = None
+    content: bytes | None = None
+    headers: Mapping[str, str] | None = None
     tenant: str | None = None
     before: Mapping[str, object] | None = None
     after: Mapping[str, object] | None = None
@@ -112,6 +114,17 @@ async def _reset(scene: Scene) -> Ordered:
         name="s3",
         before={"state": "open", "trips": 1, "last_error_code": "s3_unavailable"},
         after={"state": "closed", "trips": 1, "last_error_code": "s3_unavailable"},
+    )
+
+
+async def _drain(scene: Scene) -> Ordered:
+    worker_id = await a_worker(scene.worker)
+    return Ordered(
+        path=f"{OPERATOR}/workers/{worker_id}/drain",
+        json={"reason": "why"},
+        name=str(worker_id),
+        before={"held": 0, "pid": 1},
+        after={"held": 0, "drain_requested_at": None},
     )
 
 
@@ -207,6 +220,11 @@ def _of_image(
     return order
 
 
+async def _replace(scene: Scene) -> Ordered:
+    order = await _of_image("?reason=why", before=PENDING)(scene)
+    return replace(order, content=a_jpeg(), headers=JPEG)
+
+
 async def _limit(_scene: Scene) -> Ordered:
     return Ordered(
         path=f"{OPERATOR}/tenants/acme/limits",
@@ -227,6 +245,17 @@ async def _cancel_all(scene: Scene) -> Ordered:
         tenant="acme",
         before={"jobs": 1, "complete": True},
         after={"payload": {"job_type": "noop", "reason": "why"}},
+    )
+
+
+async def _cancel_any(scene: Scene) -> Ordered:
+    await scene.waiting_job()
+    return Ordered(
+        path=f"{OPERATOR}/jobs:cancel",
+        json={"jobType": "noop", "reason": "why"},
+        name="job_type=noop",
+        before={"jobs": 1, "complete": True},
+        after={"payload": None, "ended_by": None},
     )
 
 
@@ -264,6 +293,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
     ("DELETE", "/v1/operator/pauses"): Told("resume", "pause", _resume),
     ("POST", "/v1/operator/breakers/{service}/open"): Told("open", "circuit_breaker", _open),
     ("POST", "/v1/operator/breakers/{service}/reset"): Told("reset", "circuit_breaker", _reset),
+    ("POST", "/v1/operator/workers/{worker_id}/drain"): Told("drain", "worker", _drain),
     ("POST", "/v1/operator/jobs/{job_id}/cancel"): Told("cancel", "job", _ending("cancel")),
     ("POST", "/v1/operator/jobs/{job_id}/fail"): Told("fail", "job", _ending("fail")),
     ("POST", "/v1/operator/jobs/{job_id}/retry-now"): Told("retry_now", "job", _retry_now),
@@ -283,6 +313,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
         "image",
         _of_image("", {"reason": "why", "focalPoint": {"x": 0.25, "y": 0.5}}, before=PENDING),
     ),
+    ("PUT", "/v1/operator/images/{image_id}"): Told("replace", "image", _replace),
     ("DELETE", "/v1/operator/images/{image_id}"): Told(
         "delete", "image", _of_image("?reason=why", before=PENDING)
     ),
@@ -291,6 +322,7 @@ CHANGES: Mapping[tuple[str, str], Told] = {
     ("POST", "/v1/operator/edge/invalidations"): Told("invalidate", "image", _invalidate),
     ("PUT", "/v1/operator/tenants/{tenant}/limits"): Told("limit", "tenant", _limit),
     ("POST", "/v1/operator/tenants/{tenant}/cancel"): Told("cancel", "tenant", _cancel_all),
+    ("POST", "/v1/operator/jobs:cancel"): Told("cancel", "job", _cancel_any),
 }
 
 # Not acts of operators, and why.
@@ -347,7 +379,9 @@ async def test_a_change_leaves_one_line_with_who_what_and_why(
     ordered = await expected.order(scene)
     last = await newest_audit(scene.superuser)
 
-    answer = await scene.operating.request(route[0], ordered.path, json=ordered.json)
+    answer = await scene.operating.request(
+        route[0], ordered.path, json=ordered.json, content=ordered.content, headers=ordered.headers
+    )
 
     assert answer.is_success, answer.text
     (line,) = await audit_rows(scene.superuser, last)

@@ -185,6 +185,27 @@ async def test_workers_tell_what_they_hold(
     assert [None, "silent"] == [each.get("deadWhy") for each in both]
 
 
+async def test_a_worker_is_asked_to_drain_once_and_who_is_gone_is_not(
+    operating: httpx.AsyncClient, worker: Connection, superuser: Connection
+) -> None:
+    living, gone = await a_worker(worker), await a_worker(worker)
+    await superuser.execute(
+        "UPDATE workers SET dead_at = now(), dead_why = 'silent' WHERE id = $1", gone
+    )
+
+    async def drained(worker_id: object) -> httpx.Response:
+        path = f"/v1/operator/workers/{worker_id}/drain"
+        return await operating.post(path, json={"reason": "why"})
+
+    first, again, late = await drained(living), await drained(living), await drained(gone)
+
+    assert "drainRequestedAt" in first.json()
+    assert first.json()["drainRequestedAt"] == again.json()["drainRequestedAt"]
+    assert ("silent", None) == (late.json()["deadWhy"], late.json().get("drainRequestedAt"))
+    is_problem(await drained(uuid4()), 404, "not_found")
+    assert 1 == await superuser.fetchval("SELECT count(*) FROM audit WHERE action = 'drain'")
+
+
 async def test_queues_tell_depths_flow_failures_and_what_is_stuck(
     operating: httpx.AsyncClient, worker: Connection, superuser: Connection
 ) -> None:

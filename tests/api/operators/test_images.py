@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,10 +16,11 @@ from imagefleet.store.images import listing
 from tests.cli.conftest import Cli
 from tests.support.api import JPEG, Running, published, uploaded
 from tests.support.factories import settle_job
-from tests.support.http import a_jpeg, claimed, is_problem
+from tests.support.http import a_jpeg, a_png, claimed, is_problem
 from tests.support.rows import job_row
 
 IMAGES = "/v1/operator/images"
+OCTETS = "application/octet-stream"
 CORRUPT = Failed(code="corrupt", message="The file is damaged.")
 HERE = {"x": 0.3, "y": 0.7}
 
@@ -172,6 +174,13 @@ ORDERS: dict[str, tuple[Order, str, str]] = {
         "process_image",
         "move_focal",
     ),
+    "replace": (
+        lambda client, path: client.put(
+            path, params={"reason": "mended"}, content=a_png(), headers={"Content-Type": OCTETS}
+        ),
+        "process_image",
+        "replace",
+    ),
     "delete": (
         lambda client, path: client.delete(path, params={"reason": "mended"}),
         "delete_image",
@@ -230,22 +239,50 @@ async def test_what_changes_nothing_is_not_told(
     is_problem(after, 409, "image_deleted")
 
 
-async def test_the_command_line_orders_and_looks_as_an_operator(
-    operate: Cli, running: Running, rival: httpx.AsyncClient
+async def test_a_replacement_that_is_sent_again_is_one_and_what_is_no_image_is_none(
+    operating: httpx.AsyncClient, rival: httpx.AsyncClient, superuser: Connection
 ) -> None:
+    image = await uploaded(rival)
+    path, why = f"{IMAGES}/{image['imageId']}", {"reason": "mended"}
+    headers = {"Content-Type": OCTETS, "Idempotency-Key": "once"}
+
+    first = await operating.put(path, params=why, content=a_png(), headers=headers)
+    again = await operating.put(path, params=why, content=a_png(), headers=headers)
+    nothing = await operating.put(
+        path, params=why, content=b"x" * 99, headers={"Content-Type": OCTETS}
+    )
+
+    assert first.json()["jobId"] == again.json()["jobId"]
+    assert nothing.is_client_error
+    assert ["replace"] == [action for action, *_ in await audited(superuser)]
+    sources = "SELECT tenant_id, content_type FROM image_sources ORDER BY source_seq"
+    assert [("rival", "image/jpeg"), ("rival", "image/png")] == [
+        tuple(row) for row in await superuser.fetch(sources)
+    ]
+    await operating.delete(path)
+    gone = await operating.put(path, params=why, content=a_png(), headers={"Content-Type": OCTETS})
+    is_problem(gone, 409, "image_deleted")
+
+
+async def test_the_command_line_orders_and_looks_as_an_operator(
+    operate: Cli, running: Running, rival: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    file = tmp_path / "new.png"
+    file.write_bytes(a_png())
     image_id = str((await uploaded(rival))["imageId"])
 
     listed = await operate("images", "list", "--tenant", "rival")
     shown = await operate("images", "show", "--full", image_id[:20])
     moved = await operate("images", "focal", "--reason", "mended", image_id, "0.3", "0.7")
     again = await operate("images", "reprocess", "--reason", "mended", image_id)
+    given = await operate("images", "replace", "--reason", "mended", image_id, str(file))
     waits = await operate("images", "reprocess", "--reason", "mended", "--wait", image_id)
     gone = await operate("images", "delete", "--reason", "mended", "--yes", image_id)
 
-    assert [0, 0, 0, 0, 2, 0] == [
-        ended.code for ended in (listed, shown, moved, again, waits, gone)
+    assert [0, 0, 0, 0, 0, 2, 0] == [
+        ended.code for ended in (listed, shown, moved, again, given, waits, gone)
     ]
     assert image_id in listed.out
     assert "rival" in shown.out
-    for ended in (moved, again, gone):
+    for ended in (moved, again, given, gone):
         assert "queued" in ended.out

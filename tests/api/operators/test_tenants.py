@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx
 import pytest
 
+from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.store.database import Connection
@@ -427,3 +428,33 @@ async def test_an_explanation_tells_of_the_tenants_turns(
 
     assert (2, 4, 9) == (told["ahead"], told["weight"], told["maxOpenJobs"])
     assert "behind 2 of its tenant's own" in told["sentence"]
+
+
+async def test_what_a_filter_finds_of_every_tenant_is_cancelled_by_one_job_of_the_operators(
+    operating: httpx.AsyncClient,
+    acme: httpx.AsyncClient,
+    rival: httpx.AsyncClient,
+    superuser: Connection,
+) -> None:
+    for client in (acme, rival, rival):
+        await submitted(client, correlationId="request-1")
+    await submitted(rival)
+    path, chosen = "/v1/operator/jobs:cancel", {"correlationId": "request-1", "reason": "why"}
+
+    counted = (await operating.post(path, json=chosen | {"dryRun": True})).json()
+    of_one = await operating.post(path, json=chosen | {"dryRun": True, "tenant": "rival"})
+    nobodys = await operating.post(path, json=chosen | {"tenant": "nobody"})
+    before = await superuser.fetchval("SELECT now()")
+    ordered = await operating.post(path, json=chosen)
+
+    assert (3, False, 2) == (counted["jobs"], counted["jobsIsAtLeast"], of_one.json()["jobs"])
+    is_problem(nobodys, 404, "not_found")
+    job = await job_row(superuser, JobId(UUID(ordered.json()["jobId"])))
+    payload = CancelJobs.model_validate(job["payload"], strict=False)
+    assert (202, "acme", True) == (ordered.status_code, job["tenant_id"], payload.every_tenant)
+    assert payload.submitted_before is not None
+    assert before <= payload.submitted_before <= job["created_at"], "what comes later is not meant"
+    told = "SELECT name, tenant_id FROM audit WHERE action = 'cancel'"
+    assert [("correlation_id=request-1", None)] == [
+        tuple(row) for row in await superuser.fetch(told)
+    ]

@@ -2,7 +2,13 @@
 
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.store.database import Connection
-from imagefleet.store.fleet.workers import find_most_memory, retire_worker, start_drain
+from imagefleet.store.fleet.workers import (
+    find_most_memory,
+    request_drain,
+    retire_worker,
+    start_drain,
+)
+from imagefleet.store.jobs.leases import renew_claims
 from tests.support.factories import (
     CORRUPT,
     a_job,
@@ -23,6 +29,29 @@ async def test_a_drain_begins_once(worker: Connection) -> None:
 
     assert first is not None
     assert first == await worker.fetchval(since)
+
+
+async def test_the_next_beat_of_a_worker_that_is_asked_to_drain_tells_it_so(
+    worker: Connection, operator: Connection
+) -> None:
+    asked, other = await a_worker(worker), await a_worker(worker)
+    before = await renew_claims(worker, asked, [])
+
+    assert await request_drain(operator, asked)
+
+    told = [(await renew_claims(worker, each, [])).drains for each in (asked, other)]
+    assert (False, [True, False]) == (before.drains, told)
+
+
+async def test_who_ends_already_is_not_asked_to_drain(
+    worker: Connection, operator: Connection
+) -> None:
+    twice, draining, gone = [await a_worker(worker) for _ in range(3)]
+    await request_drain(operator, twice)
+    await start_drain(worker, draining)
+    await retire_worker(worker, gone)
+
+    assert [False] * 3 == [await request_drain(operator, each) for each in (twice, draining, gone)]
 
 
 async def test_a_worker_that_holds_a_job_may_not_retire(

@@ -12,7 +12,7 @@ from imagefleet.jobs.model import JobState, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.letters import dead_letter_queue, faults, letters, replays
 from imagefleet.store.letters.dead_letter_queue import DeadMessage, judge_messages
-from imagefleet.store.letters.faults import group_dead_letters
+from imagefleet.store.letters.faults import HOURS, count_hourly, group_dead_letters
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
@@ -285,3 +285,32 @@ async def pages_read(connection: Connection, statement: str, arguments: str | No
     await undo.rollback()
     plan = json.loads(explained)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def test_a_fault_tells_how_often_it_struck_in_each_hour_whoever_has_seen_to_it(
+    operator: Connection,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(faults, "MOST_AN_HOUR", 3)
+    ages = [timedelta(minutes=1)] * 5 + [timedelta(hours=hours, minutes=30) for hours in (5, 5, 30)]
+    for age in ages:
+        job = await a_job(worker, superuser, state=JobState.FAILED)
+        await superuser.execute(
+            "UPDATE dead_letters SET died_at = died_at - $2::interval WHERE job_id = $1",
+            job.job_id,
+            age,
+        )
+    seen = await superuser.fetchval("SELECT job_id FROM dead_letters ORDER BY died_at OFFSET 1")
+    letter = await get_dead_letter(operator, seen)
+    await acknowledge_dead_letters(operator, [letter.id], by="ada", note=None)
+
+    (fault,) = await group_dead_letters(operator)
+    hourly = (await count_hourly(operator, [fault.fingerprint]))[fault.fingerprint]
+
+    assert {HOURS - 1: 3, HOURS - 6: 2} == {
+        hour: count for hour, count in enumerate(hourly) if count
+    }
+    assert (7, HOURS) == (fault.letters, len(hourly))
+    assert {} == await count_hourly(operator, [])

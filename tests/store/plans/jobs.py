@@ -16,7 +16,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.fleet.statistics import expect_messages
 from imagefleet.store.jobs.admissions import list_parents, list_standing, room_for_jobs
 from imagefleet.store.jobs.cancelling import PAGE as CANCELLED
-from imagefleet.store.jobs.cancelling import count_chosen, count_walk, flag_page
+from imagefleet.store.jobs.cancelling import begin_walk, count_chosen, count_walk, flag_page
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.dispatching import (
     FIRST_PLACE,
@@ -379,6 +379,15 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         ),
         "what cancelling a rare type would flag": Case(
             lambda c: count_chosen(c, TENANT, CancelJobs(job_type="rare")), "operator", 10, 30
+        ),
+        "what cancelling a rare type of each tenant would flag": Case(
+            lambda c: count_chosen(c, None, CancelJobs(job_type="rare")), "operator", 300, 3_000
+        ),
+        "whose jobs a walk of every tenant comes to": Case(
+            lambda c: begin_walk(c, TENANT, CancelJobs(job_type=NOOP, every_tenant=True), None),
+            "worker",
+            100,
+            1_000,
         ),
         "how long a walk is": Case(
             lambda c: count_walk(c, TENANT, None), "worker", QUEUED + PROCESSING, 1000

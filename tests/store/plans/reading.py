@@ -1,5 +1,6 @@
 """How much may be read by those who ask how it stands, and by those who steer."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ from imagefleet.store.jobs.inspection import (
 )
 from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
-from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
+from imagefleet.store.letters.faults import count_hourly, group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
     count_open_letters,
@@ -213,6 +214,12 @@ def costs(step: Step, steps: int) -> Callable[[Connection], Awaitable[object]]:
 
 async def look_for_keys(connection: Connection) -> None:
     assert await seek_keys(connection, [digest_of(f"if_{n}") for n in range(500)]) == {}
+
+
+async def hours_of_faults(connection: Connection) -> None:
+    types = ("process_image", "noop", *map(str, range(48)))
+    prints = [hashlib.md5(each.encode(), usedforsecurity=False).hexdigest() for each in types]
+    assert len(await count_hourly(connection, prints)) == len(prints)
 
 
 def letters(
@@ -465,6 +472,8 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             lambda c: with_whole_fault(c, LetterFilter(fingerprint="00000000")), "operator", 10, 60
         ),
         "groups of letters": Case(group_dead_letters, "operator", 2 * LETTERS, 60_000),
+        # A look for each hour, and no more of one that has many than is counted.
+        "how often faults struck lately": Case(hours_of_faults, "operator", 6_000, 6_000),
         "five hundred unknown keys": Case(look_for_keys, "api", 4, 1500),
     }
 )

@@ -156,6 +156,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
                 update=columns("beat_at beats draining_since dead_at dead_why silent_at heard_at"),
             ),
             "maintenance": May(update=columns("dead_at dead_why"), delete=True),
+            "operator": May(update=columns("drain_requested_at")),
         },
         "pauses": {
             "operator": May(insert=True, update=True, delete=True),
@@ -198,7 +199,10 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
                 insert=columns("id tenant_id reference recipe recipe_hash focal_x focal_y"),
                 update=columns("updated_at focal_x focal_y"),
             ),
-            "operator": May(update=columns("updated_at focal_x focal_y")),
+            "operator": May(
+                insert=columns("id tenant_id reference recipe recipe_hash focal_x focal_y"),
+                update=columns("updated_at focal_x focal_y"),
+            ),
             "worker": May(
                 update=columns(
                     "recipe recipe_hash source_seq revision claim_no job_id published_at updated_at"
@@ -210,6 +214,7 @@ EXPECTED: Final[Mapping[str, Mapping[str, May]]] = MappingProxyType(
         "image_sources": {
             "api": May(insert=True),
             "maintenance": May(update=columns("gone_at"), delete=True),
+            "operator": May(insert=True),
         },
         "image_revisions": {
             "worker": May(insert=True, update=columns("superseded_at invalidation_id")),

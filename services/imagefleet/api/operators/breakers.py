@@ -1,17 +1,21 @@
 """Operators and what jobs run on: the services behind circuit breakers, and the workers."""
 
 from typing import Annotated, Final
+from uuid import UUID
 
 import structlog
 from fastapi import Path, Query, Request
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
-from imagefleet.api.http.openapi import Routes, described
+from imagefleet.api.http.bodies import read_json
+from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import ToolsHere, answer
-from imagefleet.api.operators.schemas import Why, who
+from imagefleet.api.operators.schemas import Because, Why, who
 from imagefleet.errors import NotFound
-from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers
+from imagefleet.jobs.model import WorkerId
+from imagefleet.jobs.shapes.fleet import Breakers, BreakerView, Workers, WorkerView
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act, Acting
 from imagefleet.store.fleet.breakers import (
     find_breaker,
@@ -21,7 +25,7 @@ from imagefleet.store.fleet.breakers import (
     reset_breaker,
 )
 from imagefleet.store.fleet.keys import ApiKey
-from imagefleet.store.fleet.workers import list_workers
+from imagefleet.store.fleet.workers import list_workers, request_drain
 
 Service = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_.-]{0,62}$")]
 Everybody = Annotated[
@@ -116,3 +120,49 @@ async def find_workers(
     async with tools.operating("list_workers", "workers") as connection:
         workers = await list_workers(connection, with_dead=everybody)
     return answer(Workers(workers=workers))
+
+
+@router.post(
+    "/v1/operator/workers/{worker_id}/drain",
+    name="drain_worker",
+    **described("Drain a worker", WorkerView, 404, takes=json_body(Because)),
+)
+async def drain(request: Request, worker_id: UUID, key: Operator, tools: ToolsHere) -> Response:
+    """Let it end what it has, and itself, as SIGTERM does; its next beat tells it so."""
+    asked = await read_json(request, Because)
+    this = WorkerId(worker_id)
+    async with tools.acting("request_drain", "workers", request, key) as acting:
+        before = await _worker(acting.connection, this)
+        requested = await request_drain(acting.connection, this)
+        after = await _worker(acting.connection, this)
+        if requested:
+            await acting.record(
+                Act(
+                    action="drain",
+                    kind="worker",
+                    name=str(worker_id),
+                    before=_what_it_did(before),
+                    after=_what_it_did(after),
+                    reason=asked.reason,
+                )
+            )
+        else:
+            acting.found_nothing()
+    return answer(after)
+
+
+async def _worker(connection: Connection, worker_id: WorkerId) -> WorkerView:
+    """It, if it lives or ended within a day."""
+    workers = await list_workers(connection, with_dead=True, worker_id=worker_id)
+    if not workers:
+        raise NotFound("worker")
+    return workers[0]
+
+
+def _what_it_did(worker: WorkerView) -> dict[str, object]:
+    return {
+        "host": worker.host,
+        "pid": worker.pid,
+        "held": len(worker.held),
+        "drain_requested_at": worker.drain_requested_at,
+    }

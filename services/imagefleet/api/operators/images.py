@@ -1,10 +1,10 @@
 """Operators and images: any tenant's, with their past; and orders, on behalf of their tenants.
 
-The orders go the roads of producers' own. A file is not taken here: who replaces an image has one,
-and a key of the tenant.
+The orders go the roads of producers' own, a file for one that is to be replaced among them.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Final
 from uuid import UUID
@@ -14,13 +14,15 @@ from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
 from imagefleet.api.http.bodies import read_json
+from imagefleet.api.http.intake import image_body
 from imagefleet.api.http.openapi import Routes, described, json_body
 from imagefleet.api.http.requests import Tools, ToolsHere, answer
 from imagefleet.api.operators.schemas import TENANT, Because, Why
+from imagefleet.api.producers.arriving import replacement
 from imagefleet.api.producers.images import ReferenceQuery, cancelling_for, deletion_of
 from imagefleet.api.producers.ranges import IdPrefix, IdRange, PageSize
-from imagefleet.api.producers.schemas import Point, RunAt
-from imagefleet.api.producers.submitting import draft
+from imagefleet.api.producers.schemas import NewOriginal, Point, RunAt
+from imagefleet.api.producers.submitting import draft, idempotency_header
 from imagefleet.imaging.recipes import Fit
 from imagefleet.jobs.images import ImageStatus, image_target
 from imagefleet.jobs.kinds import Draft, RecipeName
@@ -144,6 +146,43 @@ async def reprocess(request: Request, image_id: UUID, key: Operator, tools: Tool
             acting.found_nothing()
     tools.ring([rendering])
     return _ordered(rendering[1])
+
+
+@router.put(
+    "/v1/operator/images/{image_id}",
+    name="replace_any_image",
+    **described(
+        "Replace any tenant's image",
+        OrderedJob,
+        404,
+        409,
+        status=202,
+        takes=image_body() | idempotency_header(),
+    ),
+)
+async def give(
+    request: Request,
+    image_id: UUID,
+    key: Operator,
+    tools: ToolsHere,
+    recipe: RecipeName | None = None,
+    reason: Why = None,
+) -> Response:
+    """Give it another original, as its tenant may; until that is made, the present one is shown."""
+    async with tools.operating("get_whole_image", "images") as connection:
+        image, _ = await get_whole_image(connection, image_id)
+    of_tenant = replace(key, tenant_id=TenantId(image.tenant))
+    arrival = await replacement(request, image_id, of_tenant, tools, NewOriginal(recipe=recipe))
+    submission = arrival.submission
+    async with tools.acting("submit_image", "jobs", request, key) as acting:
+        submitted = await arrival.record(acting.connection, submission)
+        if submitted.created:
+            told = {"job_id": submitted.job_id, "sha256": arrival.source.sha256}
+            await acting.record(_act("replace", image, told, reason))
+        else:
+            acting.found_nothing()
+    tools.ring([(submission, submitted)])
+    return _ordered(submitted)
 
 
 @router.patch(

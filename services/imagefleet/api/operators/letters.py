@@ -31,7 +31,7 @@ from imagefleet.jobs.shapes.letters import (
 )
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.audit import Act
-from imagefleet.store.letters.faults import group_dead_letters, with_whole_fault
+from imagefleet.store.letters.faults import count_hourly, group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,
     acknowledge_dead_letters,
@@ -89,6 +89,9 @@ class Grouping(LetterChoice):
     """The open ones by their faults."""
 
     by_tenant: Annotated[bool, Field(description="Each tenant's by themselves.")] = False
+    hourly: Annotated[
+        bool, Field(description="Also how many died in each hour of the last day, of all tenants.")
+    ] = False
     limit: Annotated[int, Field(ge=1, le=MOST_ON_A_PAGE)] = 50
 
 
@@ -158,6 +161,11 @@ async def find_groups(
         groups = await group_dead_letters(
             connection, chosen, by_tenant=asked.by_tenant, limit=asked.limit
         )
+        if asked.hourly:
+            hourly = await count_hourly(connection, {group.fingerprint for group in groups})
+            groups = [
+                group.model_copy(update={"hourly": hourly[group.fingerprint]}) for group in groups
+            ]
     return answer(LetterGroups(groups=groups))
 
 

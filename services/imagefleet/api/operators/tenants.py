@@ -1,5 +1,6 @@
 """Operators and tenants: what each has open, what limits it, and an end to all of its jobs.
 
+An end to what a filter finds of every tenant is ordered here as well.
 Holding a tenant back is a pause like any other (`pauses`); creating one is not for this role.
 """
 
@@ -20,7 +21,7 @@ from imagefleet.api.producers.schemas import Incoming, Reason, RunAt
 from imagefleet.api.producers.submitting import draft, fingerprint
 from imagefleet.jobs.kinds import CancelJobs, OpenJobs
 from imagefleet.jobs.limits import LIMITS, OPEN_JOBS
-from imagefleet.jobs.model import Submission, TenantId
+from imagefleet.jobs.model import TenantId
 from imagefleet.jobs.shapes.jobs import OperatorLinks
 from imagefleet.jobs.shapes.rules import CancellationView, LimitView, TenantPage, WholeTenantView
 from imagefleet.settings.in_force import Overlay
@@ -36,6 +37,7 @@ from imagefleet.store.fleet.tenants import (
 )
 from imagefleet.store.jobs.cancelling import Chosen, count_chosen, ring_first
 from imagefleet.store.jobs.submissions import submit_job
+from imagefleet.store.letters.replays import READ_CLOCK
 
 HEAVIEST: Final = 100
 _KIND: Final = "tenant"
@@ -66,7 +68,7 @@ class NewLimits(Incoming):
 
 
 class NewCancellation(OpenJobs, Incoming):
-    """Which of a tenant's open jobs are cancelled: those that all of these let through."""
+    """Which open jobs are cancelled: those that all of these let through."""
 
     submitted_before: RunAt | None = None
     submitted_after: RunAt | None = None
@@ -74,6 +76,12 @@ class NewCancellation(OpenJobs, Incoming):
     target: Annotated[str, Field(pattern=TARGET)] | None = None
     dry_run: bool = False
     reason: Reason
+
+
+class AnyCancellation(NewCancellation):
+    """Which open jobs of one tenant, or of every one, are cancelled."""
+
+    tenant: Annotated[TenantId, Field(pattern=TENANT)] | None = None
 
 
 @router.get("/v1/operator/tenants", **described("List tenants", TenantPage))
@@ -146,43 +154,80 @@ async def cancel_all(
     """Submit one job that cancels what is open, or with `dryRun` only say how much that is."""
     asked = await read_json(request, NewCancellation)
     wanted = CancelJobs(**asked.model_dump(exclude={"dry_run"}))
-    tenant_id = TenantId(tenant)
+    return await _cancel(request, tools, key, TenantId(tenant), wanted, dry_run=asked.dry_run)
+
+
+@router.post(
+    "/v1/operator/jobs:cancel",
+    name="cancel_jobs_of_any_tenant",
+    **described(
+        "Cancel all open jobs of a filter",
+        CancellationView,
+        404,
+        status=202,
+        unchanged=CancellationView,
+        takes=json_body(AnyCancellation),
+    ),
+)
+async def cancel_any(request: Request, key: Operator, tools: ToolsHere) -> Response:
+    """Submit one job that cancels what is open of every tenant, or of the one that is named."""
+    asked = await read_json(request, AnyCancellation)
+    wanted = CancelJobs(**asked.model_dump(exclude={"dry_run", "tenant"}))
+    return await _cancel(request, tools, key, asked.tenant, wanted, dry_run=asked.dry_run)
+
+
+async def _cancel(
+    request: Request,
+    tools: Tools,
+    key: ApiKey,
+    tenant_id: TenantId | None,
+    wanted: CancelJobs,
+    *,
+    dry_run: bool,
+) -> Response:
+    """Each order is a walk of its own: one that has begun passes over what was submitted since."""
     async with tools.operating("count_chosen", "jobs") as connection:
-        await require_tenant(connection, tenant_id)
+        if tenant_id is not None:
+            await require_tenant(connection, tenant_id)
         chosen = await count_chosen(connection, tenant_id, wanted)
-    if asked.dry_run:
+        now = await connection.fetchval(READ_CLOCK)
+    if dry_run:
         return answer(_counted(chosen), 200)
-    submission = _cancelling(request, tools, key, tenant_id, wanted)
+    filters = wanted.model_dump(mode="json", exclude={"reason"}, exclude_defaults=True)
+    named = " ".join(f"{name}={value}" for name, value in filters.items())
+    if tenant_id is None:  # it may take long to come to the last: what is meant is what is there
+        until = min(now, wanted.submitted_before or now)
+        wanted = wanted.model_copy(update={"every_tenant": True, "submitted_before": until})
+    payload = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    # Of every tenant it is a job of the operator's own.
+    asking = draft(
+        request,
+        tools.kinds["cancel_jobs"],
+        by=key,
+        on_behalf_of=tenant_id or key.tenant_id,
+        priority=0,
+    )
+    submission = asking.whole(
+        payload, fingerprint=fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload)
+    )
     async with tools.acting("submit_job", "jobs", request, key) as acting:
         submitted = await submit_job(acting.connection, submission)
         await ring_first(acting.connection, submitted.job_id)
         await acting.record(
             Act(
                 action="cancel",
-                kind=_KIND,
-                name=tenant,
+                kind=_KIND if tenant_id else "job",
+                name=tenant_id or named or "all",
                 tenant_id=tenant_id,
                 before={"jobs": chosen.jobs, "complete": chosen.complete},
-                after={"payload": submission.payload, "ended_by": str(submitted.job_id)},
-                reason=asked.reason,
+                after={"payload": payload, "ended_by": str(submitted.job_id)},
+                reason=wanted.reason,
             )
         )
     tools.ring([(submission, submitted)])
     links = OperatorLinks.from_job(submitted.job_id)
     ordered = {"job_id": submitted.job_id, "status": submitted.state, "links": links}
     return answer(_counted(chosen).model_copy(update=ordered), 202, {"Location": links.self})
-
-
-def _cancelling(
-    request: Request, tools: Tools, key: ApiKey, tenant_id: TenantId, wanted: CancelJobs
-) -> Submission:
-    """Each order is a walk of its own: one that has begun passes over what was submitted since."""
-    payload = wanted.model_dump(mode="json", exclude_none=True)
-    digest = fingerprint("POST /v1/operator/tenants/{tenant}/cancel", payload)
-    kind = tools.kinds["cancel_jobs"]
-    return draft(request, kind, by=key, on_behalf_of=tenant_id, priority=0).whole(
-        payload, fingerprint=digest
-    )
 
 
 def _counted(chosen: Chosen) -> CancellationView:

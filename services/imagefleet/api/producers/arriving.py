@@ -5,7 +5,7 @@ first byte, by the header before S3 hears of it. The original is stored before a
 """
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias
 from uuid import UUID, uuid4
 
@@ -30,9 +30,10 @@ from imagefleet.imaging.headers.facts import HeaderFacts
 from imagefleet.imaging.lanes import lane_of_image, rendering, seen, why_slow
 from imagefleet.jobs.images import ImageFormat, ImageStatus, NewSource, original_key
 from imagefleet.jobs.kinds import Draft, ProcessImage
-from imagefleet.jobs.model import new_job_id
+from imagefleet.jobs.model import Submission, Submitted, new_job_id
 from imagefleet.jobs.shapes.images import ImageView
 from imagefleet.jobs.shapes.shape import AcceptedImage
+from imagefleet.store.database import Connection
 from imagefleet.store.fleet.keys import ApiKey
 from imagefleet.store.images.images import IMAGE_DELETED, get_image, submit_image
 from imagefleet.store.jobs.admissions import is_standing
@@ -78,7 +79,7 @@ async def upload_image(
     source = replace(stored, reference=query.reference)
     asked = {"sha256": source.sha256, "recipe": chosen.name, "reference": query.reference}
     digest = fingerprint("POST /v1/images", asked, focal=source.focal, terms=query)
-    return await _submit(tools, asking, source, chosen.makes, gate, digest, is_first=True)
+    return await _submit(tools, Arrival(asking, source, chosen.makes, gate, digest, is_first=True))
 
 
 @router.put(
@@ -100,6 +101,44 @@ async def replace_image(
     query: Annotated[NewOriginal, Query()],
 ) -> Response:
     """Give an image another original; until that is made, the present one is shown."""
+    return await _submit(tools, await replacement(request, image_id, key, tools, query))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An original that lies in S3, and is not recorded yet."""
+
+    asking: Draft
+    source: NewSource
+    makes: Makes
+    gate: Gate
+    digest: str
+    is_first: bool
+
+    @property
+    def submission(self) -> Submission:
+        """The job that renders it."""
+        payload = {} if self.gate.stands else ProcessImage.payload(self.source)
+        slow = why_slow(self.source, self.makes)
+        submission = rendering(self.asking, payload, slow, fingerprint=self.digest)
+        self.gate.let(submission.lane)
+        return submission
+
+    async def record(self, connection: Connection, submission: Submission) -> Submitted:
+        """Record it, or find what it repeats.
+
+        Of a request that is repeated while the first is under way, what was stored just now is left
+        to the sweeper, like any doubt.
+        """
+        if self.gate.stands:
+            return await find_living(connection, submission)
+        return await submit_image(connection, submission, self.source, is_first=self.is_first)
+
+
+async def replacement(
+    request: Request, image_id: UUID, key: ApiKey, tools: Tools, query: NewOriginal
+) -> Arrival:
+    """What this request brings for an image of the key's tenant; it is stored by then."""
     chosen = None if query.recipe is None else tools.recipe_of(query.recipe).name
     asking = draft_of_image(request, tools, image_id, key, query)
     present = await _find_replaceable(tools, image_id, asking)
@@ -112,7 +151,7 @@ async def replace_image(
     source = await _store(request, key, new, makes, gate)
     asked = {"image_id": str(image_id), "sha256": source.sha256, "recipe": chosen}
     digest = fingerprint("PUT /v1/images/{id}", asked, focal=source.focal, terms=query)
-    return await _submit(tools, asking, source, makes, gate, digest, is_first=False)
+    return Arrival(asking, source, makes, gate, digest, is_first=False)
 
 
 async def _find_replaceable(tools: Tools, image_id: UUID, asking: Draft) -> ImageView:
@@ -176,28 +215,9 @@ async def _store(
     return seen(whole, arrived.facts)
 
 
-async def _submit(
-    tools: Tools,
-    asking: Draft,
-    source: NewSource,
-    makes: Makes,
-    gate: Gate,
-    digest: str,
-    *,
-    is_first: bool,
-) -> Response:
-    """Record it, or find what it repeats.
-
-    Of a request that is repeated while the first is under way, what was stored just now is left to
-    the sweeper, like any doubt.
-    """
-    payload, slow = {} if gate.stands else ProcessImage.payload(source), why_slow(source, makes)
-    submission = rendering(asking, payload, slow, fingerprint=digest)
-    gate.let(submission.lane)
+async def _submit(tools: Tools, arrival: Arrival) -> Response:
+    submission = arrival.submission
     async with tools.pool.use("submit_image", "jobs") as connection:
-        if gate.stands:
-            standing = await find_living(connection, submission)
-            return accepted(AcceptedImage.answering(standing, source.image_id))
-        submitted = await submit_image(connection, submission, source, is_first=is_first)
+        submitted = await arrival.record(connection, submission)
     tools.ring([(submission, submitted)])
-    return accepted(AcceptedImage.answering(submitted, source.image_id))
+    return accepted(AcceptedImage.answering(submitted, arrival.source.image_id))

@@ -3,6 +3,8 @@
 A replay goes in three steps: a dry run tells what would become of each letter, a canary replays
 the oldest few, and when those fare well the rest follows. How the replayed jobs fare is counted on
 the page, for as long as the session remembers which they are.
+
+One template has both: the list, with a fault that is open beside it, and a fault by itself.
 """
 
 import asyncio
@@ -26,28 +28,41 @@ from imagefleet.jobs.shapes.letters import (
     ReplayOrdered,
 )
 
+LETTERS: Final = "/v1/operator/dead-letters"
+GROUPS: Final = f"{LETTERS}/groups"
 SHOWN: Final = "50"
 LETTERS_SHOWN: Final = "50"
 CANARY: Final = 5
 MOST_AT_ONCE: Final = 100  # letters of one request
 STEPS: Final = 24  # of the line that says when they died
 
-Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$")]
+FINGERPRINT: Final = r"^[0-9a-f]{8,64}$"
+
+Fingerprint = Annotated[str, Path(pattern=FINGERPRINT)]
 
 router = APIRouter()
 
 
 @router.get("/faults")
 async def show_faults(
-    visit: VisitHere, tenant: str = "", job_type: Annotated[str, Query(alias="type")] = ""
+    visit: VisitHere,
+    tenant: str = "",
+    job_type: Annotated[str, Query(alias="type")] = "",
+    fault: Annotated[str, Query(pattern=f"^$|{FINGERPRINT}")] = "",
 ) -> Response:
-    """Open letters by fault, the most frequent first."""
+    """Open letters by fault, the most frequent first; beside them one that is open."""
 
     async def look() -> Context:
-        asked = {"limit": SHOWN, "tenant": tenant or None, "jobType": job_type or None}
-        faults = await visit.look(LetterGroups, "/v1/operator/dead-letters/groups", asked)
-        return {"groups": faults.groups, "tenant": tenant, "job_type": job_type}
+        asked = {"tenant": tenant or None, "jobType": job_type or None}
+        faults, opened = await asyncio.gather(
+            visit.look(LetterGroups, GROUPS, asked | {"limit": SHOWN, "hourly": "true"}),
+            _fault(visit, fault) if fault else _no_fault(),
+        )
+        named = {"tenant": tenant, "type": job_type}
+        return {**opened, "listed": True, "groups": faults.groups, "asked": named}
 
+    if visit.is_partial:
+        return visit.part("faults.html", "drawer", await look())
     return await visit.show("faults.html", look)
 
 
@@ -58,43 +73,43 @@ async def show_fault(
     """One fault: its letters, and how the newest came to be one."""
 
     async def look() -> Context:
-        asked = {"fingerprint": fingerprint}
-        groups, letters = await asyncio.gather(
-            visit.look(LetterGroups, "/v1/operator/dead-letters/groups", asked),
-            visit.look(
-                LetterPage,
-                "/v1/operator/dead-letters",
-                asked | {"limit": LETTERS_SHOWN, "cursor": cursor},
-            ),
-        )
-        group = next(iter(groups.groups), None)
-        example = None if group is None else await _example(visit, str(group.example))
-        attempts = None
-        if example is not None and example.job_id is not None:
-            attempts = await visit.glance(Attempts, f"/v1/operator/jobs/{example.job_id}/attempts")
-        return {
-            "fingerprint": fingerprint,
-            "group": group,
-            "letters": letters,
-            "example": example,
-            "attempts": attempts,
-            "died": _when(letters.letters),
-            "watched": await _watched(visit, fingerprint),
-            "canary": CANARY,
-        }
+        return {**await _fault(visit, fingerprint, cursor), "listed": False}
 
-    return await visit.show("fault.html", look)
+    return await visit.show("faults.html", look)
+
+
+async def _fault(visit: Visit, fingerprint: str, cursor: str | None = None) -> Context:
+    asked = {"fingerprint": fingerprint}
+    groups, letters = await asyncio.gather(
+        visit.look(LetterGroups, GROUPS, asked),
+        visit.look(LetterPage, LETTERS, asked | {"limit": LETTERS_SHOWN, "cursor": cursor}),
+    )
+    group = next(iter(groups.groups), None)
+    example = None if group is None else await _example(visit, str(group.example))
+    attempts = None
+    if example is not None and example.job_id is not None:
+        attempts = await visit.glance(Attempts, f"/v1/operator/jobs/{example.job_id}/attempts")
+    return {
+        "fingerprint": fingerprint,
+        "group": group,
+        "letters": letters,
+        "example": example,
+        "attempts": attempts,
+        "died": _when(letters.letters),
+        "watched": await _watched(visit, fingerprint),
+        "canary": CANARY,
+    }
+
+
+async def _no_fault() -> Context:
+    return {"fingerprint": ""}
 
 
 @router.post("/faults/{fingerprint}/acknowledge")
 async def acknowledge(visit: VisitHere, fingerprint: Fingerprint) -> Response:
     """Somebody knows, and nothing is to be done."""
-    answer = await visit.order(
-        Acknowledged,
-        "POST",
-        "/v1/operator/dead-letters:acknowledge",
-        document={"filter": {"fingerprint": fingerprint}, "note": visit.form.one("note")},
-    )
+    asked = {"filter": {"fingerprint": fingerprint}, "note": visit.form.one("note")}
+    answer = await visit.order(Acknowledged, "POST", f"{LETTERS}:acknowledge", document=asked)
     more = " There are more of them: acknowledge again." if answer.more else ""
     count = answer.acknowledged
     told = "1 letter is" if count == 1 else f"{amount(count)} letters are"
@@ -134,8 +149,7 @@ async def replay(visit: VisitHere, fingerprint: Fingerprint) -> Response:
 
 async def _others(visit: Visit, fingerprint: str) -> ReplayOrdered:
     asked = {"filter": {"fingerprint": fingerprint}, "reason": visit.form.one("reason")}
-    path = "/v1/operator/dead-letters:replay-all"
-    return await visit.order(ReplayOrdered, "POST", path, document=asked)
+    return await visit.order(ReplayOrdered, "POST", f"{LETTERS}:replay-all", document=asked)
 
 
 async def _replay(visit: Visit, fingerprint: str, limit: int, *, dry_run: bool) -> ReplayAnswer:
@@ -145,12 +159,11 @@ async def _replay(visit: Visit, fingerprint: str, limit: int, *, dry_run: bool) 
         "reason": visit.form.one("reason") or "tried out in the console",
         "dryRun": dry_run,
     }
-    path = "/v1/operator/dead-letters:replay"
-    return await visit.order(ReplayAnswer, "POST", path, document=asked)
+    return await visit.order(ReplayAnswer, "POST", f"{LETTERS}:replay", document=asked)
 
 
 async def _example(visit: Visit, letter_id: str) -> LetterView | None:
-    return await visit.look(LetterView, f"/v1/operator/dead-letters/{letter_id}")
+    return await visit.look(LetterView, f"{LETTERS}/{letter_id}")
 
 
 async def _watched(visit: Visit, fingerprint: str) -> Context | None:

@@ -108,6 +108,16 @@ async def move_focal(visit: VisitHere, image_id: UUID) -> Response:
     return visit.done("That is where it was: nothing had to be done.")
 
 
+@router.post("/images/{image_id}/replace")
+async def replace(visit: VisitHere, image_id: UUID) -> Response:
+    """Give it another original; the file goes to the API as it comes, and nothing is kept here."""
+    asked = {name: visit.form.one(name) or None for name in ("reason", "recipe")}
+    ordered = await visit.pass_on(OrderedJob, f"{IMAGES}/{image_id}", asked)
+    return visit.done(
+        "It is replaced; what is shown stays until the new one is made.", _job(ordered)
+    )
+
+
 @router.post("/images/{image_id}/delete")
 async def delete(visit: VisitHere, image_id: UUID) -> Response:
     """Delete it with everything that it ever published."""
@@ -179,7 +189,7 @@ def whole(image: ImageView) -> VariantView | None:
 
 async def _picture(visit: Visit, image_id: UUID, source: int | None) -> bytes:
     path = f"{IMAGES}/{image_id}/preview"
-    return await within(visit.session.client.picture(path, _of(source)))
+    return await within(visit.client.picture(path, _of(source)))
 
 
 def _original(

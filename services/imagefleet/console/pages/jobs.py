@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Final
-from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import APIRouter, Depends
@@ -17,10 +16,12 @@ from imagefleet.console.wording import amount, there
 from imagefleet.errors import FleetError, RequestRejected
 from imagefleet.jobs.model import JobState
 from imagefleet.jobs.shapes.jobs import OrderedJob, OverseenJobPage, RetryNow
+from imagefleet.jobs.shapes.letters import ReplayAnswer, ReplayOrdered
 from imagefleet.jobs.shapes.rules import CancellationView
 
 JOBS: Final = "/v1/operator/jobs"
 SHOWN: Final = "50"
+OF_LETTERS: Final = {"tenant": "tenant", "type": "jobType", "code": "reason"}
 AT_ONCE: Final = 8  # requests of one order; the API counts them for the key
 
 router = APIRouter()
@@ -56,12 +57,24 @@ class Asked(BaseModel):
         }
         return {name: value or None for name, value in asked.items()}
 
+    @property
+    def may_replay(self) -> bool:
+        """Whether it asks for what failed, and for nothing that is not known of dead letters."""
+        asked = {name for name, value in self.model_dump().items() if value}
+        return self.status == JobState.FAILED and asked <= {"status", *OF_LETTERS}
+
+    def letters(self) -> dict[str, str]:
+        """As an order to replay takes them."""
+        chosen = {name: getattr(self, field) for field, name in OF_LETTERS.items()}
+        return {name: value for name, value in chosen.items() if value}
+
     def order(self) -> dict[str, object]:
-        """As an order to cancel takes them; of one tenant, and only what it can be about."""
-        if not self.tenant:
-            sentence = "Name a tenant first: what is open is cancelled for one at a time."
-            raise RequestRejected("no_tenant", sentence)
+        """As an order to cancel takes them."""
+        if self.id or not any(self.model_dump().values()):
+            sentence = "Filter by something else than an id first. Nothing was done."
+            raise RequestRejected("no_filter", sentence)
         asked = {
+            "tenant": self.tenant,
             "jobType": self.type,
             "status": self.status,
             "code": self.code,
@@ -89,7 +102,8 @@ async def show_jobs(visit: VisitHere, asked: AskedHere, cursor: str = "") -> Res
             "jobs": page.jobs,
             "asked": fields,
             "filtered": any(fields.values()),
-            "open_alone": asked.status not in {JobState.COMPLETED, JobState.FAILED},
+            "may_replay": asked.may_replay,
+            "is_open": asked.status not in {JobState.COMPLETED, JobState.FAILED} and not asked.id,
             "older": more and there("/jobs", fields | {"cursor": more}),
             "newest": cursor and there("/jobs", fields),
             "states": [*JobState],
@@ -114,7 +128,14 @@ async def order_chosen(visit: VisitHere) -> Response:
         path = f"{JOBS}/{job_id}/retry-now"
         return (await visit.order(RetryNow, "POST", path, {"reason": reason or None})).rung
 
+    async def replay(job_id: UUID) -> bool:
+        path, one = "/v1/operator/dead-letters:replay", {"ids": [str(job_id)], "reason": reason}
+        answer = await visit.order(ReplayAnswer, "POST", path, document=one)
+        return any(letter.replayed_as for letter in answer.replays)
+
     match how:
+        case "replay":
+            order, told = replay, "are replayed"
         case "cancel":
             order, told = end, "are being cancelled"
         case "fail":
@@ -143,13 +164,39 @@ async def cancel_all(visit: VisitHere, asked: AskedHere) -> Response:
     return visit.done(f"A job of its own cancels {found}.", f"/jobs/{ordered.job_id}")
 
 
+@router.post("/jobs/all/count-replay")
+async def count_failed(visit: VisitHere, asked: AskedHere) -> Response:
+    """How many failures an order to replay by these filters would find; nothing is done."""
+    counted = await _replay(visit, asked, dry_run=True)
+    return visit.part("counted.html", "replayed", {"counted": counted})
+
+
+@router.post("/jobs/all/replay")
+async def replay_all(visit: VisitHere, asked: AskedHere) -> Response:
+    """Replay all that failed and these filters let through, by one job."""
+    ordered = await _replay(visit, asked, dry_run=False)
+    found = f"{amount(ordered.letters)}{' or more' if ordered.letters_is_at_least else ''}"
+    return visit.done(f"A job of its own replays {found} failed jobs.", f"/jobs/{ordered.job_id}")
+
+
+async def _replay(visit: Visit, asked: Asked, *, dry_run: bool) -> ReplayOrdered:
+    chosen = asked.letters()
+    if not chosen:
+        sentence = "Filter by a tenant, a type or a failure code first. Nothing was done."
+        raise RequestRejected("no_filter", sentence)
+    because = visit.form.one("reason") or ("counted in the console" if dry_run else "")
+    document = {"filter": chosen, "reason": because, "dryRun": dry_run}
+    path = "/v1/operator/dead-letters:replay-all"
+    return await visit.order(ReplayOrdered, "POST", path, document=document)
+
+
 async def _cancel(visit: Visit, asked: Asked, *, dry_run: bool) -> CancellationView:
-    document = asked.order() | {
-        "reason": visit.form.one("reason") or "counted in the console",
-        "dryRun": dry_run,
-    }
-    path = f"/v1/operator/tenants/{quote(asked.tenant, safe='')}/cancel"
-    return await visit.order(CancellationView, "POST", path, document=document)
+    """By the filters of the list, and what the form itself asks for."""
+    more = {"jobType": visit.form.one("type"), "lane": visit.form.one("lane")}
+    document = asked.order() | {name: value for name, value in more.items() if value}
+    because = visit.form.one("reason") or ("counted in the console" if dry_run else "")
+    document |= {"reason": because, "dryRun": dry_run}
+    return await visit.order(CancellationView, "POST", f"{JOBS}:cancel", document=document)
 
 
 async def _each(ids: list[UUID], order: Callable[[UUID], Awaitable[bool]]) -> tuple[int, list[str]]:

@@ -43,10 +43,11 @@ async def log_in(request: Request) -> Response:
     sessions: Sessions = state.sessions
     attempted: Attempted = state.attempted
     key, there = form.one("key"), form.one("next", "/")
-    if attempted.too_often(address_of(settings, request)):
+    address = address_of(settings, request)
+    if attempted.too_often(address):
         return _page(request, there, _SENTENCES["too_often"], 429)
     try:
-        await _may_operate(state.client, key)
+        await _may_operate(state.client.asking_for(address), key)
     except FleetError as error:
         refused = isinstance(error, RequestRejected)
         sentence = _SENTENCES.get(error.code) or sentence_of(error)

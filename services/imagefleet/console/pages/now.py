@@ -16,6 +16,7 @@ from imagefleet.jobs.shapes.fleet import Breakers, LedgerView, Pauses, QueueStat
 from imagefleet.jobs.shapes.letters import LetterGroups
 from imagefleet.jobs.shapes.rates import LENGTHS, MINUTE, CostsView, RatesView, Span, Spread
 
+RATES: Final = "/v1/operator/rates"
 FAULTS_SHOWN: Final = 8
 
 router = APIRouter()
@@ -27,13 +28,16 @@ async def show_now(visit: VisitHere, span: Span = Span.HOUR) -> Response:
 
     async def look() -> Context:
         asked = {"span": span.value}
-        seen, rates, costs = await asyncio.gather(
+        beside = Span.DAY if span is Span.HOUR else Span.HOUR
+        seen, rates, costs, others = await asyncio.gather(
             _seen(visit),
-            visit.glance(RatesView, "/v1/operator/rates", asked),
+            visit.glance(RatesView, RATES, asked),
             visit.glance(CostsView, "/v1/operator/costs", asked),
+            visit.glance(RatesView, RATES, {"span": beside.value}),
         )
         charts = {} if isinstance(rates, Trouble) else _charts(rates)
         told = {"seen": seen, "concerns": concerns(seen), "rates": rates, "costs": costs}
+        told |= {"beside": others, "beside_span": beside.value}
         return {**told, "charts": charts, "span": span.value}
 
     return await visit.show("now.html", look)

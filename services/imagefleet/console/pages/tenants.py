@@ -1,6 +1,7 @@
 """Tenants: what each has open, what it may, and what is done about one that is too much."""
 
 import asyncio
+from collections import Counter
 from typing import Annotated, Final
 from urllib.parse import quote
 
@@ -8,19 +9,21 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from imagefleet.console.showing import Context, Trouble
-from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.console.visits import VisitHere
 from imagefleet.console.wording import amount, there
 from imagefleet.errors import RequestRejected
 from imagefleet.jobs.model import JobState, Lane
 from imagefleet.jobs.shapes.fleet import Pauses, QueueingView, QueueStats
 from imagefleet.jobs.shapes.jobs import OverseenJobPage
 from imagefleet.jobs.shapes.letters import LetterGroups
-from imagefleet.jobs.shapes.rules import CancellationView, TenantPage, WholeTenantView
+from imagefleet.jobs.shapes.rules import TenantPage, WholeTenantView
 
 TENANTS: Final = "/v1/operator/tenants"
+GROUPS: Final = "/v1/operator/dead-letters/groups"
 SHOWN: Final = "50"
 JOBS_SHOWN: Final = "10"
 FAULTS_SHOWN: Final = "10"
+MOST_FAULTS: Final = "100"  # of which letters are counted, the most frequent; by tenant
 
 Tenant = Annotated[str, Path(pattern=r"^[^\x00/]{1,64}$")]
 
@@ -33,15 +36,17 @@ async def show_tenants(visit: VisitHere, cursor: str = "") -> Response:
 
     async def look() -> Context:
         asked = {"limit": SHOWN, "cursor": cursor or None}
-        page, queues = await asyncio.gather(
+        page, queues, faults = await asyncio.gather(
             visit.look(TenantPage, TENANTS, asked),
             visit.glance(QueueStats, "/v1/operator/queues"),
+            visit.glance(LetterGroups, GROUPS, {"byTenant": "true", "limit": MOST_FAULTS}),
         )
         more = page.next_cursor
         return {
             "tenants": page.tenants,
             "ranked": _ranked(queues),
             "queues": queues,
+            "failed": _failed(faults),
             "older": more and there("/tenants", {"cursor": more}),
             "newest": cursor and "/tenants",
         }
@@ -58,9 +63,7 @@ async def show_tenant(visit: VisitHere, tenant: Tenant) -> Response:
         whole, queues, faults, pauses, jobs = await asyncio.gather(
             visit.look(WholeTenantView, _path(tenant)),
             visit.glance(QueueStats, "/v1/operator/queues"),
-            visit.glance(
-                LetterGroups, "/v1/operator/dead-letters/groups", of_it | {"limit": FAULTS_SHOWN}
-            ),
+            visit.glance(LetterGroups, GROUPS, of_it | {"limit": FAULTS_SHOWN}),
             visit.glance(Pauses, "/v1/operator/pauses"),
             visit.glance(OverseenJobPage, "/v1/operator/jobs", of_it | {"limit": JOBS_SHOWN}),
         )
@@ -89,39 +92,21 @@ async def limit(visit: VisitHere, tenant: Tenant) -> Response:
     return visit.done(f"{name} of {tenant} {became}, within seconds.")
 
 
-@router.post("/tenants/{tenant}/count")
-async def count(visit: VisitHere, tenant: Tenant) -> Response:
-    """How many jobs an order to cancel would find; nothing is done."""
-    counted = await _cancel(visit, tenant, dry_run=True)
-    return visit.part("counted.html", "counted", {"counted": counted})
-
-
-@router.post("/tenants/{tenant}/cancel")
-async def cancel(visit: VisitHere, tenant: Tenant) -> Response:
-    """Cancel what it has open, by one job that walks through all of it."""
-    ordered = await _cancel(visit, tenant, dry_run=False)
-    found = f"{amount(ordered.jobs)} jobs{' or more' if ordered.jobs_is_at_least else ''}"
-    return visit.done(f"A job of its own cancels {found} of {tenant}.", f"/jobs/{ordered.job_id}")
-
-
-async def _cancel(visit: Visit, tenant: str, *, dry_run: bool) -> CancellationView:
-    fields = {"jobType": "type", "lane": "lane"}
-    chosen = {name: visit.form.one(field) for name, field in fields.items()}
-    document = {name: value for name, value in chosen.items() if value}
-    reason = visit.form.one("reason") or "counted in the console"
-    return await visit.order(
-        CancellationView,
-        "POST",
-        f"{_path(tenant)}/cancel",
-        document=document | {"reason": reason, "dryRun": dry_run},
-    )
-
-
 def _ranked(queues: QueueStats | Trouble) -> dict[str, QueueingView]:
     """Those that wait or run, who waits longest first."""
     if isinstance(queues, Trouble):
         return {}
     return {queued.tenant: queued for queued in queues.tenants}
+
+
+def _failed(faults: LetterGroups | Trouble) -> Counter[str] | Trouble:
+    """How many letters nobody has seen to, by tenant."""
+    if isinstance(faults, Trouble):
+        return faults
+    counted = Counter[str]()
+    for fault in faults.groups:
+        counted[fault.tenant or ""] += fault.letters
+    return counted
 
 
 def _path(tenant: str) -> str:

@@ -77,7 +77,7 @@ async def show_timeline(
 def place(line: AuditLineView) -> str | None:
     """Where more is shown of what it was done to."""
     there = PLACES.get(line.kind)
-    if there is None or "/" in line.name or " " in line.name:
+    if there is None or line.name == "all" or not {*"/= "}.isdisjoint(line.name):
         return None
     return there + line.name
 

@@ -1,6 +1,8 @@
 """Workers: who is really there, what each has in its hands, and who is gone since when."""
 
 from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -9,6 +11,8 @@ from imagefleet.console.concerns import is_silent
 from imagefleet.console.showing import Context
 from imagefleet.console.visits import VisitHere
 from imagefleet.jobs.shapes.fleet import Workers, WorkerView
+
+WORKERS: Final = "/v1/operator/workers"
 
 router = APIRouter()
 
@@ -32,6 +36,8 @@ class Condition:
             return cls("warn", "silent", "its jobs are rescued after thirty seconds of silence")
         if worker.draining_since is not None:
             return cls("warn", "draining", "it takes nothing new, and ends what it has")
+        if worker.drain_requested_at is not None:
+            return cls("warn", "asked to drain", "its next beat tells it so, within two seconds")
         if worker.held:
             return cls("run", "working")
         return cls("ok", "idle")
@@ -43,7 +49,7 @@ async def show_workers(visit: VisitHere, gone: str = "") -> Response:
 
     async def look() -> Context:
         asked = {"all": "true" if gone else None}
-        fleet = await visit.look(Workers, "/v1/operator/workers", asked)
+        fleet = await visit.look(Workers, WORKERS, asked)
         seen = [(worker, Condition.of(worker)) for worker in fleet.workers]
         alive = [worker for worker in fleet.workers if worker.dead_at is None]
         return {
@@ -57,3 +63,13 @@ async def show_workers(visit: VisitHere, gone: str = "") -> Response:
         }
 
     return await visit.show("workers.html", look)
+
+
+@router.post("/workers/{worker_id}/drain")
+async def drain(visit: VisitHere, worker_id: UUID) -> Response:
+    """Let it end what it has, and itself."""
+    because = {"reason": visit.form.one("reason")}
+    path = f"{WORKERS}/{worker_id}/drain"
+    worker = await visit.order(WorkerView, "POST", path, document=because)
+    condition = Condition.of(worker)
+    return visit.done(f"The worker at {worker.host} is {condition.word}: {condition.because}.")

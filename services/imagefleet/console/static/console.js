@@ -174,12 +174,30 @@
   });
   all("[data-focal]").forEach(mark);
 
-  // --- what a picture's room shows until the picture is there
+  // --- forms that send a file: as it is, beside what the address says of it
 
-  const colour = (root) => all("img[data-color]", root).forEach((img) => {
-    if (!img.complete) img.style.backgroundColor = img.dataset.color;
+  document.addEventListener("submit", async (submit) => {
+    const form = submit.target;
+    if (!form.matches("[data-sends-file]") || submit.defaultPrevented) return;
+    submit.preventDefault();
+    const said = form.querySelector("[data-refused]");
+    said.textContent = "";
+    const address = new URL(form.action);
+    address.search = new URLSearchParams(new FormData(form));
+    try {
+      const answer = await fetch(address, {
+        method: "POST", body: form.querySelector("[data-file]").files[0],
+        headers: { "X-CSRF-Token": form.dataset.csrf, "HX-Request": "true", "Content-Type": "application/octet-stream" },
+      });
+      const there = answer.headers.get("HX-Redirect");
+      if (there) { location.assign(there); return; }
+      said.textContent = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("p")?.textContent ?? "";
+    } catch {
+      said.textContent = "The console does not answer, or it did not read the file to its end. Nothing was changed.";
+    }
+    delete form.dataset.sent;
+    all("button", form).forEach((button) => button.removeAttribute("aria-disabled"));
   });
-  colour(document);
 
   // --- the theme: as the system has it, until somebody chooses
 
@@ -193,9 +211,52 @@
     all("[data-chart]").forEach(draw);
   });
 
+  // --- the drawer: what is open beside a list, with an address of its own
+
+  const drawer = document.getElementById("drawer");
+  let shown = location.pathname + location.search;
+  let opener = null; // by its address: the list may be another by then
+
+  function turned(address) {
+    history.pushState(null, "", address);
+    shown = address;
+    all("a[hx-target='#drawer']").forEach((link) => {
+      if (link.getAttribute("hx-get") === address) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    });
+    follow();
+  }
+
+  function shut() {
+    const address = drawer?.querySelector("[data-shuts-drawer]")?.getAttribute("href");
+    if (!address) return;
+    drawer.replaceChildren();
+    turned(address);
+    all("a[hx-target='#drawer']").find((link) => link.getAttribute("href") === opener)?.focus();
+  }
+
+  document.addEventListener("htmx:after:swap", (swap) => {
+    const { target, sourceElement, request } = swap.detail.ctx;
+    if (!drawer || target !== drawer || request?.method !== "GET") return;
+    opener = sourceElement.getAttribute("href");
+    turned(sourceElement.getAttribute("hx-get"));
+    drawer.scrollTop = 0;
+    drawer.focus();
+  });
+  document.addEventListener("click", (click) => {
+    if (!click.target.closest("[data-shuts-drawer]")) return;
+    click.preventDefault();
+    shut();
+  });
+  document.addEventListener("keydown", (key) => {
+    if (key.key === "Escape" && !document.querySelector("dialog[open]")) shut();
+  });
+  addEventListener("popstate", () => { // back and forth, but not to a place of this page
+    if (location.pathname + location.search !== shown) location.reload();
+  });
+
   // --- following the page live: the server sends the blocks that changed
 
-  const places = all("[data-live]");
   const button = document.getElementById("follow");
   const trouble = document.getElementById("trouble");
   const pending = new Map();
@@ -241,10 +302,10 @@
     stream.addEventListener("trouble", (event) => {
       if (trouble && trouble.textContent !== event.data) trouble.textContent = event.data;
     });
-    for (const place of places) stream.addEventListener(place.id, (event) => put(place, event.data));
+    for (const place of all("[data-live]")) stream.addEventListener(place.id, (event) => put(place, event.data));
   }
 
-  if (button && places.length > 0) {
+  if (button && document.querySelector("[data-live]")) {
     button.hidden = false;
     button.addEventListener("click", () => {
       paused = !paused;

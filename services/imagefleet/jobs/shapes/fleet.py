@@ -252,6 +252,7 @@ class WorkerView(WorkerProcess):
     started_at: datetime
     beat_at: datetime
     silent_for: Seconds
+    drain_requested_at: datetime | None = None
     draining_since: datetime | None = None
     dead_at: datetime | None = None
     dead_why: str | None = None

@@ -66,6 +66,8 @@ class LetterGroupView(Shape):
     reason: str
     message: str
     """Of the example, the newest of them."""
+    detail: str | None = None
+    """The same."""
     letters: int
     replayable: int
     first_died_at: datetime
@@ -75,6 +77,8 @@ class LetterGroupView(Shape):
     tenants: int
     tenant_names: list[str]
     """Of five of them at most."""
+    hourly: list[int] | None = None
+    """How many died in each hour of the last day, the oldest hour first; a hundred at most."""
 
 
 class LetterGroups(Shape):

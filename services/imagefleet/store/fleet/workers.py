@@ -67,6 +67,19 @@ async def start_drain(connection: Connection, worker_id: WorkerId) -> None:
     await connection.execute(START_DRAIN, worker_id)
 
 
+# The worker's next beat brings it; the first who asked is the one that is kept.
+REQUEST_DRAIN: Final = """
+UPDATE workers SET drain_requested_at = now()
+ WHERE id = $1 AND dead_at IS NULL AND draining_since IS NULL AND drain_requested_at IS NULL
+RETURNING id
+"""
+
+
+async def request_drain(connection: Connection, worker_id: WorkerId) -> bool:
+    """Ask a worker to end what it has, and itself; False where it is asked, or ends, already."""
+    return await connection.fetchrow(REQUEST_DRAIN, worker_id) is not None
+
+
 RETIRE_WORKER: Final = """
 UPDATE workers SET dead_at = now(), dead_why = 'stopped'
  WHERE id = $1 AND dead_at IS NULL
@@ -95,10 +108,11 @@ async def prune_workers(connection: Connection) -> None:
 LIST_WORKERS: Final = """
 SELECT workers.id AS worker_id, workers.host, workers.pid, workers.version, workers.lanes,
        workers.types, workers.slots, workers.started_at, workers.beat_at,
-       greatest(now() - workers.beat_at, interval '0') AS silent_for, workers.draining_since,
-       workers.dead_at, workers.dead_why
+       greatest(now() - workers.beat_at, interval '0') AS silent_for, workers.drain_requested_at,
+       workers.draining_since, workers.dead_at, workers.dead_why
   FROM workers
- WHERE workers.dead_at IS NULL OR ($1 AND workers.dead_at > now() - interval '1 day')
+ WHERE (workers.dead_at IS NULL OR ($1 AND workers.dead_at > now() - interval '1 day'))
+   AND ($2::uuid IS NULL OR workers.id = $2)
  ORDER BY workers.dead_at DESC NULLS FIRST, workers.started_at, workers.id
  LIMIT 1000
 """
@@ -114,9 +128,11 @@ SELECT jobs.locked_by, jobs.id AS job_id, jobs.tenant_id, jobs.type, jobs.lane, 
 """
 
 
-async def list_workers(connection: Connection, *, with_dead: bool = False) -> list[WorkerView]:
-    """The living workers, and with `with_dead` those that ended within the last day."""
-    rows = await connection.fetch(LIST_WORKERS, with_dead)
+async def list_workers(
+    connection: Connection, *, with_dead: bool = False, worker_id: WorkerId | None = None
+) -> list[WorkerView]:
+    """The living workers, or this one; with `with_dead` also if it ended within the last day."""
+    rows = await connection.fetch(LIST_WORKERS, with_dead, worker_id)
     held = await connection.fetch(LIST_HELD, [row["worker_id"] for row in rows])
     by_worker: dict[WorkerId, list[HeldJobView]] = {}
     for row in held:

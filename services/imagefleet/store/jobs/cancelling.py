@@ -1,4 +1,4 @@
-"""Cancelling many jobs of a tenant: a page of flags and the cursor behind it, both or neither.
+"""Cancelling many jobs, of one tenant or of each: flags and the cursor behind them, page by page.
 
 Whoever claims or holds a flagged job ends it. Flagging rings nothing: the dispatcher announces what
 is flagged before all else of its tenant, whatever holds it, and in turn with the other tenants.
@@ -6,7 +6,6 @@ is flagged before all else of its tenant, whatever holds it, and in turn with th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from imagefleet.errors import NotFound
@@ -18,7 +17,7 @@ from imagefleet.store.database import Connection
 from imagefleet.store.jobs.leases import Renewal, report_progress
 from imagefleet.store.jobs.reports import newest_first
 from imagefleet.store.jobs.rings import RING_URGENTLY, URGENT, ring_of
-from imagefleet.store.jobs.targets import find_last
+from imagefleet.store.jobs.targets import begin_walk_of_target, find_last
 
 PAGE: Final = 200  # jobs; they stay locked for some ten milliseconds
 MOST_WALKED: Final = 1_000_000  # jobs; a longer walk has no total
@@ -195,7 +194,8 @@ async def flag_page(
 async def _flag_in_transaction(
     connection: Connection, claim: Claim, renewal: Renewal, wanted: CancelJobs, walk: CancelWalk
 ) -> FlaggedPage:
-    page, place = await _next_jobs(connection, claim.tenant_id, wanted, walk)
+    tenant_id = TenantId(walk.tenant or claim.tenant_id)
+    page, place = await _next_jobs(connection, tenant_id, wanted, walk)
     flagged = await connection.fetch(
         FLAG_PAGE,
         [*page, claim.job_id],
@@ -241,15 +241,6 @@ async def ring_first(connection: Connection, job_id: JobId) -> None:
     await connection.execute(RING_FIRST, job_id)
 
 
-BEGIN_WALK: Final = "SELECT least($1::timestamptz, now()) AS until"
-
-
-async def begin_walk(connection: Connection, wanted: CancelJobs) -> datetime:
-    """Until when a job must have been submitted to be in a walk that begins now."""
-    until: datetime = await connection.fetchval(BEGIN_WALK, wanted.submitted_before)
-    return until
-
-
 _OPEN: Final = """
 SELECT count(*)
   FROM (SELECT FROM jobs
@@ -273,8 +264,56 @@ async def count_walk(
     return int(counted) if counted <= MOST_WALKED else None
 
 
-# In the order of the index: what has ended is never read.
-_CHOSEN: Final = f"""
+# The limit keeps it to a look at the index for each tenant, however much one of them has open.
+FIND_NEXT_OWNER: Final = """
+SELECT tenants.id
+  FROM tenants
+  CROSS JOIN LATERAL (
+      SELECT FROM jobs
+       WHERE jobs.tenant_id = tenants.id
+         AND jobs.state IN ('queued', 'processing', 'failed_retryable')
+       LIMIT 1
+  ) AS open
+ WHERE tenants.id > $1
+ ORDER BY tenants.id
+ LIMIT 1
+"""
+
+# Until when a job must have been submitted to be in a walk that begins now.
+BEGIN_WALK: Final = "SELECT least($1::timestamptz, now()) AS until"
+
+
+async def begin_walk(
+    connection: Connection, own: TenantId, wanted: CancelJobs, behind: CancelWalk | None
+) -> CancelWalk | None:
+    """The part of a walk behind this one, at the newest job; None: there are no more tenants.
+
+    Of jobs that submit others there are few, and nobody counts them.
+    """
+    others_follow = behind is not None and behind.parents
+    whose = None if behind is None else behind.tenant
+    if wanted.every_tenant and not others_follow:
+        whose = await connection.fetchval(FIND_NEXT_OWNER, whose or "")
+        if whose is None:
+            return None
+    tenant_id = TenantId(whose or own)
+    if wanted.target is not None:
+        walk = await begin_walk_of_target(connection, tenant_id, wanted)
+    else:
+        until = await connection.fetchval(BEGIN_WALK, wanted.submitted_before)
+        walk = CancelWalk(until=until, parents=wanted.job_type is None and not others_follow)
+        if not walk.parents and not wanted.every_tenant:
+            total = await count_walk(connection, tenant_id, wanted.job_type)
+            walk = walk.model_copy(update={"total": total})
+    if behind is None:
+        return walk.model_copy(update={"tenant": whose})
+    seen = behind.seen if wanted.every_tenant else 0
+    return walk.model_copy(update={"tenant": whose, "flagged": behind.flagged, "seen": seen})
+
+
+def _chosen(owners: str, more: str = "") -> str:
+    """In the order of the index, of each owner: what has ended is never read."""
+    return f"""
 SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS NULL
                           AND open.created_at < coalesce($3::timestamptz, now())
                           AND {_is_wanted("open", 4)}) AS jobs,
@@ -282,21 +321,29 @@ SELECT count(*) FILTER (WHERE NOT open.preempts AND open.cancel_requested_at IS 
   FROM unnest(ARRAY ['queued', 'processing', 'failed_retryable']) AS states (state)
   CROSS JOIN LATERAL (
       SELECT jobs.*, row_number() OVER () AS place
-        FROM (SELECT jobs.state, jobs.preempts, jobs.cancel_requested_at, jobs.lane,
-                     jobs.type, jobs.created_at, jobs.correlation_id, jobs.parent_job_id,
-                     jobs.target, jobs.failure_code
-                FROM jobs
-               WHERE jobs.tenant_id = $1 AND jobs.state = states.state
+        FROM ({owners}) AS owners (id)
+        CROSS JOIN LATERAL (
+            SELECT jobs.state, jobs.preempts, jobs.cancel_requested_at, jobs.lane, jobs.type,
+                   jobs.created_at, jobs.correlation_id, jobs.parent_job_id, jobs.target,
+                   jobs.failure_code
+              FROM jobs
+             WHERE jobs.tenant_id = owners.id AND jobs.state = states.state {more}
+             ORDER BY jobs.id DESC NULLS LAST
+             LIMIT $2
+        ) AS jobs
+       LIMIT $2
+  ) AS open
 """  # noqa: S608 - composed at import
 
-_NEWEST: Final = """
-               ORDER BY jobs.id DESC NULLS LAST
-               LIMIT $2) AS jobs
-  ) AS open
-"""
 
-COUNT_CHOSEN: Final = f"{_CHOSEN}{_NEWEST}"
-COUNT_CHOSEN_OF_TYPE: Final = f"{_CHOSEN} AND jobs.type = $5 {_NEWEST}"
+_ONE: Final = "SELECT $1::text"
+_EACH: Final = "SELECT tenants.id FROM tenants WHERE $1::text IS NULL"
+_OF_TYPE: Final = "AND jobs.type = $5"
+
+COUNT_CHOSEN: Final = _chosen(_ONE)
+COUNT_CHOSEN_OF_TYPE: Final = _chosen(_ONE, _OF_TYPE)
+COUNT_CHOSEN_OF_EACH: Final = _chosen(_EACH)
+COUNT_CHOSEN_OF_EACH_OF_TYPE: Final = _chosen(_EACH, _OF_TYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,9 +355,16 @@ class Chosen:
     """False: there are more open jobs than were looked at."""
 
 
-async def count_chosen(connection: Connection, tenant_id: TenantId, wanted: CancelJobs) -> Chosen:
-    """How many of a tenant's open jobs a walk would flag, among the newest of each state."""
-    statement = COUNT_CHOSEN if wanted.job_type is None else COUNT_CHOSEN_OF_TYPE
+async def count_chosen(
+    connection: Connection, tenant_id: TenantId | None, wanted: CancelJobs
+) -> Chosen:
+    """How many open jobs a walk would flag, of the newest of each state; None: of every tenant."""
+    if tenant_id is None:
+        statements = COUNT_CHOSEN_OF_EACH, COUNT_CHOSEN_OF_EACH_OF_TYPE
+    else:
+        statements = COUNT_CHOSEN, COUNT_CHOSEN_OF_TYPE
     bounds = (tenant_id, MOST_CHOSEN, wanted.submitted_before)
-    (row,) = await connection.fetch(statement, *bounds, *_asked(wanted))
+    (row,) = await connection.fetch(
+        statements[wanted.job_type is not None], *bounds, *_asked(wanted)
+    )
     return Chosen(**dict(row))

@@ -3,8 +3,9 @@
 The protocol: every two seconds a worker names all that it holds, each as `(job_id, claim_no)`. One
 statement marks the worker's row, renews those claims, and answers with what the worker must let go:
 claims that are flagged to be cancelled, claims that are lost, and claims that it has without
-knowing, because the answer of a claim never arrived. A claim is renewed for as long as its type
-lets it run and no longer, so a handler that hangs loses its job though its worker lives.
+knowing, because the answer of a claim never arrived; and whether an operator asks it to drain. A
+claim is renewed for as long as its type lets it run and no longer, so a handler that hangs loses
+its job though its worker lives.
 
 What it promises: one beat for a worker, not one for each job, so that a worker is alive or dead as
 a whole. Whoever was declared dead is told so by his next beat, and what he held belongs to others.
@@ -63,6 +64,8 @@ class Beat:
     lost: frozenset[Fence]
     strays: frozenset[Fence]
     """Locked by this worker but not named: claims whose answer never arrived."""
+    drains: bool = False
+    """An operator asks this worker to end what it has, and itself."""
 
 
 RENEW_CLAIMS: Final = """
@@ -73,7 +76,7 @@ WITH me AS (
                                 FROM unnest($5::interval[]) WITH ORDINALITY AS silence (span, place)
                                ORDER BY silence.place)
      WHERE id = $1 AND dead_at IS NULL
-    RETURNING id
+    RETURNING id, drain_requested_at IS NOT NULL AS drains
 ),
 held AS (
     SELECT *
@@ -108,11 +111,13 @@ SELECT coalesce(held.id, mine.id) AS id,
        EXISTS (SELECT FROM me) AS alive,
        held.id IS NOT NULL AND mine.id IS NULL AS lost,
        held.id IS NULL AS stray,
-       coalesce(mine.cancelled, false) AS cancelled
+       coalesce(mine.cancelled, false) AS cancelled,
+       EXISTS (SELECT FROM me WHERE me.drains) AS drains
   FROM held
   FULL JOIN mine ON mine.id = held.id AND mine.claim_no = held.claim_no
 UNION ALL
-SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false
+SELECT NULL, NULL, EXISTS (SELECT FROM me), false, false, false,
+       EXISTS (SELECT FROM me WHERE me.drains)
 """
 
 
@@ -138,6 +143,7 @@ async def renew_claims(
         cancelled=_fences(row for row in named if row["cancelled"] and not row["stray"]),
         lost=_fences(row for row in named if row["lost"]),
         strays=_fences(row for row in named if row["stray"]),
+        drains=rows[0]["drains"],
     )
 
 

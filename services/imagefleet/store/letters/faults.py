@@ -1,5 +1,6 @@
 """Faults: what letters have in common, and which one is meant by how its fingerprint begins."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -10,6 +11,8 @@ from imagefleet.store.letters.letters import LetterFilter, all_of
 
 WHOLE: Final = 64  # digits of a fingerprint
 MOST_TOLD: Final = 5  # of those that begin alike
+HOURS: Final = 24
+MOST_AN_HOUR: Final = 100  # letters that are counted
 
 GROUP_LETTERS: Final = """
 WITH faults AS MATERIALIZED (
@@ -38,7 +41,9 @@ SELECT faults.fingerprint, faults.type, faults.reason, faults.letters, faults.re
        faults.first_died_at, faults.last_died_at, faults.example, faults.tenant_id, faults.tenants,
        coalesce(faults.tenant_names, '{}') AS tenant_names,
        (SELECT examples.message
-          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS message,
+       (SELECT examples.detail
+          FROM dead_letters AS examples WHERE examples.id = faults.example) AS detail
   FROM faults
  ORDER BY faults.letters DESC
 """
@@ -56,6 +61,31 @@ async def group_dead_letters(
     times = chosen.died_after, chosen.died_until
     rows = await connection.fetch(GROUP_LETTERS, limit, *all_of(chosen), by_tenant, *times)
     return [LetterGroupView.of(row) for row in rows]
+
+
+# A look at the index for each hour of each fault, which ends at the bound, however many there are.
+COUNT_HOURLY: Final = """
+SELECT faults.fingerprint, array_agg(died.count ORDER BY hours.ago DESC) AS hourly
+  FROM unnest($1::text[]) AS faults (fingerprint)
+ CROSS JOIN generate_series(1, $2::integer) AS hours (ago)
+ CROSS JOIN LATERAL (
+     SELECT count(*) AS count
+       FROM (SELECT FROM dead_letters AS letters
+              WHERE letters.fingerprint = faults.fingerprint
+                AND letters.died_at > now() - hours.ago * interval '1 hour'
+                AND letters.died_at <= now() - (hours.ago - 1) * interval '1 hour'
+              LIMIT $3) AS few
+ ) AS died
+ GROUP BY faults.fingerprint
+"""
+
+
+async def count_hourly(
+    connection: Connection, fingerprints: Collection[str]
+) -> dict[str, list[int]]:
+    """How often each fault struck in each hour of the last day, whoever has seen to it since."""
+    rows = await connection.fetch(COUNT_HOURLY, [*fingerprints], HOURS, MOST_AN_HOUR)
+    return {row["fingerprint"]: row["hourly"] for row in rows}
 
 
 FIND_FAULTS: Final = """

@@ -1,6 +1,7 @@
 """cancel_job and cancel_jobs flag jobs of their tenant; whoever claims or holds those ends them.
 
-cancel_job flags the one that it names. cancel_jobs flags what is open, page by page: each with its
+cancel_job flags the one that it names. cancel_jobs flags what is open, of every tenant where an
+operator says so, page by page: each with its
 cursor in one transaction that its claim fences, so that a later attempt goes on behind the last
 page that was committed.
 """
@@ -12,8 +13,7 @@ from imagefleet.jobs.bulk import CancelWalk
 from imagefleet.jobs.kinds import BUILT_IN, CancelJobs
 from imagefleet.jobs.lifecycle import Completed, ResultReason
 from imagefleet.jobs.model import JobId
-from imagefleet.store.jobs.cancelling import begin_walk, cancel_job, count_walk, flag_page
-from imagefleet.store.jobs.targets import begin_walk_of_target
+from imagefleet.store.jobs.cancelling import begin_walk, cancel_job, flag_page
 from imagefleet.worker.handling import Handler, JobContext
 
 
@@ -37,34 +37,28 @@ async def cancel_one(job: JobContext) -> Completed:
 async def cancel_all(job: JobContext) -> Completed:
     """Walk what is open; done when all of it is flagged."""
     wanted: CancelJobs = job.payload
-    parents = wanted.job_type is None and wanted.target is None
-    walk = CancelWalk.of(job.cursor) or await begin(job, wanted, parents=parents)
-    while True:
+    walk = CancelWalk.of(job.cursor) or await go_on(job, wanted, None)
+    flagged = 0
+    while walk is not None:
         async with job.database("flag_page") as connection:
             page = await flag_page(connection, job.claim, job.renewal, wanted, walk)
-        walk = page.walk
+        walk, flagged = page.walk, page.walk.flagged
         if page.cancelled:  # which the attempt hears of, and is stopped by, here
             await job.progress(walk.seen, walk.total, walk.cursor)
-        if page.over and (walk.again or wanted.target is not None):
-            return Completed(result={"flagged": walk.flagged})
-        if page.over and not walk.parents:
-            walk = walk.once_more()
-        elif page.over:
-            walk = await begin(job, wanted, parents=False, flagged=walk.flagged)
+        if page.over:
+            walk = await go_on(job, wanted, walk)
+    return Completed(result={"flagged": flagged})
 
 
-async def begin(
-    job: JobContext, wanted: CancelJobs, *, parents: bool, flagged: int = 0
-) -> CancelWalk:
-    """At the newest job; of those that submit others there are few, and nobody counts them."""
+async def go_on(job: JobContext, wanted: CancelJobs, walk: CancelWalk | None) -> CancelWalk | None:
+    """What is walked behind this part of it, or at first; None: nothing is left."""
+    if walk is not None and not walk.parents:
+        if not walk.again and wanted.target is None:
+            return walk.once_more()
+        if not wanted.every_tenant:
+            return None
     async with job.database("begin_walk") as connection:
-        if wanted.target is not None:
-            return await begin_walk_of_target(connection, job.claim.tenant_id, wanted)
-        until = await begin_walk(connection, wanted)
-        if parents:
-            return CancelWalk(until=until, parents=True)
-        total = await count_walk(connection, job.claim.tenant_id, wanted.job_type)
-    return CancelWalk(until=until, parents=False, total=total, flagged=flagged)
+        return await begin_walk(connection, job.claim.tenant_id, wanted, walk)
 
 
 CANCEL_JOB: Final = Handler(kind=BUILT_IN["cancel_job"], run=cancel_one)
