@@ -85,7 +85,7 @@ async def test_pages_of_jobs(name: str, operator: Connection, loaded: list[Any])
     while True:
         page = await oversee_jobs(operator, asked, before=before, limit=PAGE)
         found += [job.job_id for job in page.jobs]
-        before = page.next_cursor
+        before = None if page.next_cursor is None else JobId(page.next_cursor)
         if before is None:
             break
 
