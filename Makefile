@@ -8,7 +8,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-images bench-memory corpus fuzz-api house walk record newcomer audit pin vendor clean \
+.PHONY: help setup run check fix test golden console-test test-fast faults mutations simulation scale-test bench bench-console bench-images bench-memory corpus fuzz-api house walk record newcomer audit pin vendor clean \
 	check-format check-lint check-types check-imports check-house check-migrations check-spelling check-containers check-terraform check-kubernetes \
 	check-infra check-observability promtool observe-test drill apply-test image image-test localstack localstack-up localstack-down
 
@@ -134,6 +134,9 @@ scale-test: $(READY) ## KEDA played by the rendered manifests: a burst of 3,000 
 
 bench: $(READY) ## How fast it is beside others, as ratios of one run, twenty minutes on an idle machine (ARGS="--only post --rounds 7", ARGS=--help)
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-console: $(READY) ## Every page of the console where five million jobs are: time to the whole page, and what its statements read; fifteen minutes, most to fill Postgres (ARGS="--jobs 20000")
+	@$(BIN)/python -m tests.bench.console $(ARGS)
 
 bench-images: $(READY) ## CPU of a photo through the whole product beside Pillow, pyvips and sharp, ten minutes (ARGS="--jobs 4 --no-peers")
 	@$(BIN)/python -m tests.bench --only images $(ARGS)

@@ -1,4 +1,4 @@
-"""What it costs, measured: `make bench`, `make bench-images`, `make bench-memory`.
+"""What it costs, measured: `make bench`, and `make bench-` images, memory, console.
 
     rounds      sides take turns; a median and its interval
     report      the table, as Markdown, as JSON
@@ -26,4 +26,6 @@ Programs of their own
     images      CPU of our road from a file to variants
     attention   where pictures are cut, beside libvips
     memory      what the largest pictures take in the child that makes them
+    console     how long its pages take, and what they read; filling has the fleet that they are
+                asked about, pages which there are
 """

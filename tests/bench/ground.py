@@ -11,7 +11,12 @@ so that only what stood on it side by side, with as many messages, can be compar
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -60,9 +65,16 @@ class Ground:
 
     @asynccontextmanager
     async def place(
-        self, *, emulator_url: str | None = None, by_way_of: str | None = None
+        self,
+        *,
+        emulator_url: str | None = None,
+        by_way_of: str | None = None,
+        kept: Database | None = None,
     ) -> AsyncIterator[Place]:
-        """A database, queues and buckets of its own; processes reach these perhaps by a proxy."""
+        """A database, queues and buckets of its own; processes reach these perhaps by a proxy.
+
+        Or with a database that is there already.
+        """
         there = emulator_url or self.emulator.url
         url = by_way_of or there
         endpoints = Endpoints(sqs=there, s3=there, cloudfront=None)
@@ -71,7 +83,7 @@ class Ground:
         )
         settings = settings_for(url, applied)
         async with (
-            self.database() as database,
+            self.database() if kept is None else nullcontext(kept) as database,
             open_session(settings, credentials=CREDENTIALS) as session,
         ):
             yield Place(
@@ -94,10 +106,12 @@ class Ground:
 
 
 @asynccontextmanager
-async def durable_ground(peers: Peers, parent: Path | None = None) -> AsyncIterator[Ground]:
-    """Servers of this run, their files below this folder."""
+async def durable_ground(
+    peers: Peers, parent: Path | None = None, *, keep: Path | None = None
+) -> AsyncIterator[Ground]:
+    """Servers of this run, their files below this folder; or in one that is there afterwards."""
     with (
-        _folder(parent) as folder,
+        _folder(parent) if keep is None else nullcontext(keep) as folder,
         EmbeddedPostgres(folder, settings=DURABLE) as postgres,
         running_ministack() as emulator_url,
     ):

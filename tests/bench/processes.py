@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from uuid import uuid4
 
 import aiohttp
@@ -33,6 +33,7 @@ TENANT: Final = TenantId("bench")
 UNLIMITED: Final = """
 INSERT INTO tenant_limits (tenant_id, name, value, set_by, reason)
 VALUES ($1, $2, $3, 'bench', 'one tenant is all there is')
+    ON CONFLICT DO NOTHING
 """
 LIMITS: Final = {
     "requests": 1_000_000,
@@ -51,7 +52,7 @@ class Started:
     child: asyncio.subprocess.Process
     log: Path
     url: str
-    """Of the API; of others nobody listens there."""
+    """Of the API and the console; of others nobody listens there."""
     ready_after: float
     """Seconds from its start."""
 
@@ -79,7 +80,7 @@ def tree_of(pid: int) -> list[int]:
 @asynccontextmanager
 async def started(
     place: Place,
-    process: Process,
+    process: Process | Literal["console"],
     folder: Path,
     environment: Mapping[str, str] | None = None,
     *,
@@ -102,7 +103,7 @@ async def started(
             *(*under, sys.executable, "-m", "imagefleet", process),
             env={
                 **place.environment(process),
-                **(own if process == "api" else {}),
+                **(own if process in {"api", "console"} else {}),
                 "HEALTH_LISTEN_PORT": str(health),
                 "RECEIVE_WAIT_SECONDS": "20",
                 **(environment or {}),
@@ -146,10 +147,10 @@ async def ended(child: asyncio.subprocess.Process) -> None:
         await child.wait()
 
 
-async def unlimited_key(database: Database) -> str:
+async def unlimited_key(database: Database, scopes: Sequence[str] = ("submit", "read")) -> str:
     """A key of a tenant that may send as much as it can."""
     async with database.connect("admin") as admin:
-        key = await create_key(admin, TENANT, name="bench", scopes=("submit", "read"))
+        key = await create_key(admin, TENANT, name="bench", scopes=scopes)
     async with database.connect("operator") as operator:
         for name, value in LIMITS.items():
             await operator.execute(UNLIMITED, TENANT, name, value)

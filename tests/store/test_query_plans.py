@@ -14,6 +14,7 @@ import pytest_asyncio
 from imagefleet.errors import FleetError
 from imagefleet.store.database import connect
 from tests.store.plans import images, jobs, reading
+from tests.store.plans.console import OF_THE_CONSOLE, Said
 from tests.store.plans.history import HISTORY, ID, LOAD
 from tests.store.plans.work import Case, PlanMode, tidy, watched
 from tests.support.database import Database, Server, copied_database, driver_of, login
@@ -49,6 +50,23 @@ async def test_no_more_is_read_than_is_asked_for(
     assert work.plans != []
     assert work.rows <= case.rows, work.told
     assert work.pages <= case.pages, work.told
+
+
+async def test_every_statement_of_a_page_of_the_console_is_among_them(
+    loaded: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said(monkeypatch)
+    for case in CASES.values():
+        async with loaded.connect("superuser") as connection:
+            undo = driver_of(connection).transaction()
+            await undo.start()
+            await connection.execute(f"SET LOCAL ROLE {login(case.by)}")
+            await case.run(connection)
+            await undo.rollback()
+    async with loaded.connect("superuser") as superuser:
+        await tidy(superuser)
+
+    assert OF_THE_CONSOLE - said.of_operators == frozenset()
 
 
 async def test_every_statement_works_behind_a_pooler_where_nothing_stays_prepared(

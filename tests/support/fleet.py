@@ -139,12 +139,12 @@ class Place:
         await self.ring(submission)
         return submission
 
-    def environment(self, process: Process) -> dict[str, str]:
+    def environment(self, process: Process | Literal["console"]) -> dict[str, str]:
         return {
             "PATH": os.defpath,
             "PYTHONPATH": os.pathsep.join((calls.FOLDER, str(SERVICES), str(SERVICES.parent))),
             **calls.environment(),
-            "DATABASE_URL": self.database.url(process),
+            **({} if process == "console" else {"DATABASE_URL": self.database.url(process)}),
             "AWS_ENDPOINT_URL": self.emulator.url,
             "AWS_REGION": REGION,
             "AWS_ACCESS_KEY_ID": CREDENTIALS.key_id,

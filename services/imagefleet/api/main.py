@@ -8,6 +8,7 @@ import ctypes
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
 
@@ -88,6 +89,7 @@ M_ARENA_MAX: Final = -8
 SENT_BY_PAGES: Final = (
     "Authorization", "Idempotency-Key", "If-None-Match", "Last-Event-ID", "X-Correlation-ID",
 )  # fmt: skip
+PATIENCE: Final = timedelta(seconds=5)  # of operators: a page of the console waits for six
 SHOWN_TO_PAGES: Final = ("Allow", "ETag", "Location", "Retry-After", "X-Correlation-ID")
 
 OPERATORS: Final = (
@@ -176,6 +178,7 @@ async def _open_tools(
                 process="api-operator",
                 min_size=0,  # opened when somebody asks
                 max_size=settings.database.pool_of("api"),
+                statement_within=min(settings.database.statement_timeout, PATIENCE).total_seconds(),
                 pooler=settings.database.pooler,
             )
         )

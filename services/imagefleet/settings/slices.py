@@ -100,7 +100,8 @@ class Database(Slice):
     connect_timeout: Seconds = _seconds(5, 0.1, 60, "DATABASE_CONNECT_TIMEOUT_SECONDS")
     """How long opening a connection may take."""
     statement_timeout: Seconds = _seconds(8, 0.1, 600, "DATABASE_STATEMENT_TIMEOUT_SECONDS")
-    """When Postgres ends a statement; after 2 s more of silence the connection is given up."""
+    """When Postgres ends a statement; after 2 s more of silence the connection is given up.
+    What operators ask by an API is ended after 5 s at the latest."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -357,8 +357,10 @@ def _translate_state(error: asyncpg.PostgresError, detail: str) -> FleetError:
 
 
 def unavailable(code: str, detail: str | None = None) -> Unavailable:
-    """What is told of a database that does not answer, whoever waits for it."""
-    return Unavailable(code, "The database is not available right now.", detail)
+    """What is told of a database that does not answer, or not in time, whoever waits for it."""
+    late = code == "database_timeout"
+    sentence = "did not answer in time" if late else "is not available right now"
+    return Unavailable(code, f"The database {sentence}.", detail)
 
 
 def _rejected(detail: str) -> StoreRejected:

@@ -15,10 +15,10 @@ from imagefleet.store.fleet.ledger import (
     Ledger,
     read_balance,
     read_ledger,
+    read_queue_health,
     sample_depths,
     sample_oldest,
 )
-from imagefleet.store.fleet.statistics import read_queue_health
 from imagefleet.store.jobs.claims import claim_jobs
 from imagefleet.store.jobs.leases import Renewal, renew_claims
 from imagefleet.store.jobs.pruning import prune_jobs
@@ -323,6 +323,27 @@ async def test_operators_see_when_the_oldest_job_of_a_lane_was_due(
         *(depth.job_type, depth.status, depth.lane, depth.jobs),
         depth.oldest_due,
     )
+
+
+async def test_the_oldest_of_a_lane_is_found_behind_those_of_another(
+    maintenance: Connection,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As far as it is looked for; behind that, it is told as old as what was looked at last."""
+    for lane in (Lane.FAST, Lane.FAST, Lane.FAST, Lane.GENERAL):
+        await submit_job(worker, a_submission(lane=lane))
+    due = [row[0] for row in await worker.fetch("SELECT run_at FROM jobs ORDER BY run_at")]
+
+    found = {each.lane: each for each in await read_queue_health(maintenance)}
+    monkeypatch.setattr("imagefleet.store.fleet.ledger.MOST_WALKED", 2)
+    nearby = {each.lane: each for each in await read_queue_health(maintenance)}
+
+    assert {Lane.FAST: (3, due[0]), Lane.GENERAL: (1, due[3])} == {
+        lane: (each.jobs, each.oldest_due) for lane, each in found.items()
+    }
+    assert due[1] == nearby["general"].oldest_due
 
 
 async def test_until_the_book_is_open_depths_are_counted_and_the_ledger_says_nothing(

@@ -14,9 +14,10 @@ from imagefleet.jobs.shapes.rates import RatesView, Step
 from imagefleet.store.database import Connection
 from imagefleet.store.edge.invalidations import accept_batch
 from imagefleet.store.fleet.bookkeeping import fold_entries
-from imagefleet.store.fleet.rates import When, read_costs, read_rates
+from imagefleet.store.fleet.rates import When, read_costs, read_rates, read_throughput
 from imagefleet.store.fleet.rollups import (
     ENDS,
+    LATE,
     MARGIN,
     add_entries,
     prune_rollups,
@@ -215,6 +216,75 @@ async def test_of_a_deletion_it_is_counted_whether_it_was_dark_in_time_and_never
 
     for step in Step:
         assert {"promised": 3, "late": 1} == await kept(superuser, step, ("promised", "late"))
+
+
+SPANS = """
+SELECT type, lane, outcome, count(*) AS attempts, avg(duration) AS mean_duration,
+       max(duration) AS longest_duration, avg(queue_time) AS mean_queue_time
+  FROM attempts
+ WHERE ended_at >= date_trunc('minute', now() - interval '1 hour')
+ GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+
+
+async def test_what_ran_lately_is_told_alike_before_it_is_counted_and_after(
+    maintenance: Connection, superuser: Connection
+) -> None:
+    """By the word of each end, with those that committed late."""
+    dice = random.Random(7)
+
+    async def some(minutes: int) -> None:
+        await ended(
+            superuser, ago=timedelta(minutes=minutes), type=dice.choice(["noop", "webhook"]),
+            outcome=dice.choice(["completed", "retried", "exhausted", "rescued"]), why="any",
+            took=[SECOND * dice.uniform(0, 9) for _ in range(3)],
+            waited=[SECOND * dice.uniform(0, 9) for _ in range(3)],
+        )  # fmt: skip
+
+    async def told() -> list[tuple[object, ...]]:
+        return [
+            (
+                *(flow.job_type, flow.lane, flow.outcome, flow.attempts),
+                *(round(each.total_seconds(), 4) for each in (
+                    flow.mean_duration, flow.longest_duration, flow.mean_queue_time)),
+            )
+            for flow in await read_throughput(maintenance)
+        ]  # fmt: skip
+
+    await count_from(superuser, HOUR * 2)
+    for minutes in (-1, 1, 2, 5, 20, 20, 20, 40, 59, 70, 90):
+        await some(minutes)
+    before = await told()
+    await rolled_up(maintenance)
+    await some(20)
+    await set_mark(superuser)
+    await superuser.execute(
+        "UPDATE rollup_progress SET settled_until = counted_until - $1::interval", HOUR
+    )
+    await superuser.execute("UPDATE rollup_progress SET marked_at = now() + $1::interval", LATE)
+    await rolled_up(maintenance)
+
+    rows = [
+        tuple(
+            round(each.total_seconds(), 4) if isinstance(each, timedelta) else each for each in row
+        )
+        for row in await superuser.fetch(SPANS)
+    ]
+    assert rows == await told()
+    assert sum(row[3] for row in rows) == 3 + sum(row[3] for row in before)  # type: ignore[misc]
+
+
+async def test_of_what_nobody_counts_the_newest_is_told(
+    maintenance: Connection, superuser: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagefleet.store.fleet.rates.MOST_UNCOUNTED", 5)
+    await count_from(superuser, HOUR)
+    await ended(superuser, ago=HOUR / 2, attempts=9, type="noop")
+    await ended(superuser, ago=HOUR / 4, attempts=3, type="webhook")
+
+    flows = await read_throughput(maintenance)
+
+    assert [("noop", 2), ("webhook", 3)] == [(flow.job_type, flow.attempts) for flow in flows]
 
 
 async def test_a_minute_adds_up_with_its_hour_and_its_day(

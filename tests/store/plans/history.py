@@ -286,9 +286,10 @@ SELECT jobs.id, 1, jobs.tenant_id, jobs.type, jobs.lane, jobs.id, jobs.created_a
  ORDER BY jobs.finished_at;
 
 -- What six types did, in as many steps of each length as are kept.
-INSERT INTO rollups (step, at, type, lane, submitted, completed, waits, durations)
+INSERT INTO rollups (step, at, type, lane, submitted, completed, waits, durations, flows)
 SELECT steps.step, at, 'type_' || n, 'fast', 9, 9, array_fill(9::bigint, ARRAY[40]),
-       array_fill(9::bigint, ARRAY[40])
+       array_fill(9::bigint, ARRAY[40]),
+       '[{{"outcome": "completed", "attempts": 9, "duration": 9, "longest": 1, "queue_time": 9}}]'
   FROM (VALUES ('minute', interval '2 days'), ('hour', interval '60 days'),
                ('day', interval '9 years')) AS steps (step, kept),
        generate_series(date_trunc(steps.step, now() - steps.kept, 'UTC'), now(),

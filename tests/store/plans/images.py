@@ -36,6 +36,7 @@ from imagefleet.store.images.deleting import (
     MOST_CANCELLED,
     darken_without_edge,
     flag_void,
+    get_deletion,
     list_to_empty_again,
 )
 from imagefleet.store.images.images import find_current, submit_image
@@ -50,6 +51,7 @@ from imagefleet.store.images.listing import (
 from imagefleet.store.images.originals import (
     find_original,
     find_shown_original,
+    find_source,
     forget_originals,
 )
 from imagefleet.store.images.pruning import (
@@ -362,6 +364,10 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "what an edit may keep": Case(what_is_shown, "worker", 10, 30),
         "a version of a recipe": Case(a_version, "worker", 2, 10),
         "the only version of a prefix": Case(one_version, "api", 2, 10),
+        "a receipt": Case(lambda c: get_deletion(c, id_of(GONE + 1), TENANT), "operator", 2, 10),
+        "an original, for operators": Case(
+            lambda c: find_source(c, id_of(HOT), 1), "operator", 5, 30
+        ),
         "a newest original": Case(an_original, "api", 3, 20),
         "the original of what is shown": Case(original_of_what_is_shown, "api", 5, 30),
         "forget a page of originals": Case(forget_a_page_of_originals, "maintenance", 200, 800),

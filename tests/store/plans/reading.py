@@ -19,34 +19,42 @@ from imagefleet.store.fleet.bookkeeping import (
     fold_entries,
     fold_ledger,
 )
-from imagefleet.store.fleet.breakers import force_open, reset_breaker
+from imagefleet.store.fleet.breakers import force_open, list_breakers, reset_breaker
+from imagefleet.store.fleet.elections import list_prune_runs
 from imagefleet.store.fleet.keys import digest_of, seek_keys
 from imagefleet.store.fleet.lanes import look_at_lane
 from imagefleet.store.fleet.ledger import (
     read_ledger,
+    read_queue_health,
     sample_depths,
     sample_oldest,
 )
-from imagefleet.store.fleet.live_settings import read_live
+from imagefleet.store.fleet.live_settings import list_turned, read_defaults, read_live
 from imagefleet.store.fleet.pauses import Pause, list_pauses, pause, resume
-from imagefleet.store.fleet.rates import READ_COSTS, READ_RATES
+from imagefleet.store.fleet.rates import (
+    READ_COSTS,
+    READ_RATES,
+    When,
+    find_steps,
+    read_throughput,
+)
 from imagefleet.store.fleet.rollups import COUNT_ENDS, add_entries, prune_rollups, roll_up
 from imagefleet.store.fleet.statistics import (
     list_failures,
     list_stuck,
     load_of_lanes,
-    read_queue_health,
-    read_throughput,
     room_for_job,
     sample_behind,
 )
 from imagefleet.store.fleet.tenants import get_tenant, list_tenants, rank_tenants, set_limits
 from imagefleet.store.fleet.workers import list_workers
 from imagefleet.store.jobs.inspection import (
+    count_prunable,
     explain_job,
     get_operator_job,
     list_attempts,
     list_neighbours,
+    list_taken,
 )
 from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
 from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
@@ -54,6 +62,7 @@ from imagefleet.store.letters.faults import count_hourly, group_dead_letters, wi
 from imagefleet.store.letters.letters import (
     LetterFilter,
     count_open_letters,
+    count_unacknowledged,
     find_dead_letters,
     get_dead_letter,
     list_dead_letters,
@@ -171,6 +180,24 @@ def overseeing(
     return lambda connection: oversee_jobs(connection, filters, before=last, limit=PAGE)
 
 
+CROWDED: Final = f"""
+SET LOCAL session_replication_role = replica;
+INSERT INTO tenants (id, name) SELECT 'crowd-' || n, 'load' FROM generate_series(1, {CROWD}) AS n;
+INSERT INTO jobs (id, tenant_id, type, state, lane, correlation_id, created_by, finished_at,
+                  failure_code, failure_message)
+SELECT id_of({GONE} + n), 'crowd-' || 1 + n % {CROWD}, 'noop', 'failed', 'general', 'r', 'load',
+       now(), 'corrupt', 'It is damaged.'
+  FROM generate_series(1, 10 * {CROWD}) AS n
+"""  # noqa: S608 - numbers of this file
+
+
+async def oversee_a_crowd(connection: Connection) -> None:
+    """Ten failed jobs of each of very many tenants; of a page's tenants alone more than one."""
+    await connection.execute(CROWDED)
+    page = await oversee_jobs(connection, OverseenFilter(state=JobState.FAILED), limit=PAGE)
+    assert PAGE == len({job.tenant for job in page.jobs})
+
+
 def auditing(chosen: AuditFilter) -> Callable[[Connection], Awaitable[object]]:
     return lambda connection: list_audit(connection, chosen, limit=PAGE)
 
@@ -189,6 +216,12 @@ async def roll_up_busily(connection: Connection) -> None:
     minute = await connection.fetchval("SELECT date_trunc('minute', max(ended_at)) FROM attempts")
     rows = await connection.fetch(COUNT_ENDS, minute)
     assert BUSY <= sum(row["attempts"] for row in rows if row["of_waits"])
+
+
+async def throughput(connection: Connection) -> None:
+    await connection.execute("UPDATE rollup_progress SET counted_until = now() + interval '1 hour'")
+    flows = await read_throughput(connection)
+    assert {("type_1", "completed")} <= {(flow.job_type, flow.outcome) for flow in flows}
 
 
 def newest(step: Step, steps: int) -> list[datetime]:
@@ -274,6 +307,9 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "list across tenants by state": Case(
             overseeing(OverseenFilter(state=JobState.FAILED)), "operator", 8 * PAGE, 700
         ),
+        "list across a crowd of tenants by state": Case(
+            oversee_a_crowd, "superuser", 3 * CROWD + 20 * PAGE, 5_000_000
+        ),
         "list across tenants by type, deep": Case(
             overseeing(OverseenFilter(type=NOOP), before=50_000), "operator", 20 * PAGE, 1500
         ),
@@ -323,6 +359,22 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
             2 * PROCESSING + 2 * WORKERS,
             800,
         ),
+        "breakers": Case(list_breakers, "operator", 10, 20),
+        "who takes what": Case(list_taken, "operator", WORKERS, 60),
+        "settings that are turned": Case(list_turned, "operator", 20, 20),
+        "defaults of settings": Case(read_defaults, "operator", 20, 20),
+        "runs of the pruner": Case(lambda c: list_prune_runs(c, limit=10), "operator", 20, 40),
+        # Of what is past retention as far as it is counted, and the letter of each.
+        "what is past retention": Case(
+            lambda c: count_prunable(c, most=PAGE), "operator", 4 * PAGE, 800
+        ),
+        "up to when it is counted": Case(
+            lambda c: find_steps(c, When(span=timedelta(hours=1))), "operator", 1, 4
+        ),
+        "the ledger": Case(read_ledger, "operator", 6 * HOURS + 3 * TOLD + 100, 600),
+        "letters that nobody has seen to": Case(
+            count_unacknowledged, "operator", 2 * LETTERS, 60_000
+        ),
         "audit": Case(auditing(AuditFilter()), "operator", 4 * PAGE, 300),
         "audit on one thing": Case(
             auditing(AuditFilter(kind="circuit_breaker", name="s7")), "operator", 4 * PAGE, 300
@@ -345,9 +397,11 @@ CASES: Final[Mapping[str, Case]] = MappingProxyType(
         "failures of the last hour": Case(
             lambda c: list_failures(c, limit=PAGE), "operator", 1000, 1200
         ),
-        "throughput of the last hour": Case(read_throughput, "operator", 6000, 1200),
-        # Every open job, every ring; nothing of the history.
-        "queue health": Case(read_queue_health, "operator", 2 * (QUEUED + PROCESSING) + 1000, 4000),
+        # Nobody has counted for a fortnight: the attempts themselves. Else the minutes of the hour.
+        "throughput of an hour that nobody counted": Case(read_throughput, "operator", 6000, 1200),
+        "throughput of the last hour": Case(throughput, "maintenance", 2 * 61 * KINDS + 100, 1200),
+        # The book, and of each type, state and lane the first; no open job is counted.
+        "queue health": Case(read_queue_health, "operator", 6 * HOURS + 2 * TOLD + 1000, 4000),
         "load of lanes": Case(load_of_lanes, "operator", 3 * PROCESSING + 2 * WORKERS + 200, 2500),
         # No job at all: a month of sums, and the entries since the last fold.
         "sample depths": Case(sample_depths, "maintenance", 6 * HOURS + TOLD + 100, 400),

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from fastapi import Request
@@ -32,17 +32,16 @@ from imagefleet.jobs.shapes.fleet import (
     QueueStats,
 )
 from imagefleet.store.fleet.elections import list_prune_runs
-from imagefleet.store.fleet.ledger import read_balance
+from imagefleet.store.fleet.ledger import read_balance, read_queue_health
+from imagefleet.store.fleet.rates import read_throughput
 from imagefleet.store.fleet.statistics import (
     ExpectedMessages,
     expect_messages,
     list_failures,
     list_stuck,
     load_of_lanes,
-    read_queue_health,
-    read_throughput,
 )
-from imagefleet.store.fleet.tenants import rank_tenants
+from imagefleet.store.fleet.tenants import Ranking, rank_tenants
 from imagefleet.store.jobs.inspection import count_prunable, list_taken
 from imagefleet.store.letters.letters import count_unacknowledged
 
@@ -114,28 +113,39 @@ async def show_prune(_key: Operator, tools: ToolsHere) -> Response:
 
 
 async def _stats(tools: Tools) -> QueueStats:
-    messages, dead_letters = await _messages(tools)
+    """Whoever waits for it waits for the longest of three that look at once."""
+    (messages, dead_letters), ranking, told = await asyncio.gather(
+        _messages(tools), _ranking(tools), _told(tools)
+    )
+    lanes = [each.model_copy(update={"messages": messages[each.lane]}) for each in told["lanes"]]
+    ranked = {"tenants": ranking.tenants, "tenants_are_all_ranked": ranking.complete}
+    return QueueStats(**told | ranked | {"lanes": lanes, "dead_letters": dead_letters})
+
+
+async def _ranking(tools: Tools) -> Ranking:
+    async with tools.operating("rank_tenants", "rings") as connection:
+        return await rank_tenants(connection, limit=TENANTS_SHOWN)
+
+
+async def _told(tools: Tools) -> dict[str, Any]:
+    """What Postgres knows, but for the tenants."""
     async with tools.operating("read_queue_health", "jobs") as connection:
         taken = await list_taken(connection)
         depths = await read_queue_health(connection)
         expected = await expect_messages(connection)
         waiting = _waiting(depths)
-        ranking = await rank_tenants(connection, limit=TENANTS_SHOWN)
-        return QueueStats(
-            taken_at=datetime.now(UTC),
-            lanes=[
-                _lane(each, messages, waiting=waiting[each.lane], known=expected[each.lane])
+        return {
+            "taken_at": datetime.now(UTC),
+            "lanes": [
+                _lane(each, waiting=waiting[each.lane], known=expected[each.lane])
                 for each in await load_of_lanes(connection)
             ],
-            dead_letters=dead_letters,
-            unacknowledged=await count_unacknowledged(connection),
-            depths=[_depth(each, taken) for each in depths],
-            tenants=ranking.tenants,
-            tenants_are_all_ranked=ranking.complete,
-            throughput=await read_throughput(connection),
-            failures=await list_failures(connection, limit=MOST_SHOWN),
-            stuck=await list_stuck(connection, limit=MOST_SHOWN),
-        )
+            "unacknowledged": await count_unacknowledged(connection),
+            "depths": [_depth(each, taken) for each in depths],
+            "throughput": await read_throughput(connection),
+            "failures": await list_failures(connection, limit=MOST_SHOWN),
+            "stuck": await list_stuck(connection, limit=MOST_SHOWN),
+        }
 
 
 async def _ledger(tools: Tools) -> LedgerView:
@@ -174,9 +184,8 @@ def _waiting(depths: Iterable[DepthView]) -> Counter[str]:
     return waiting
 
 
-def _lane(load: LaneView, messages: Messages, *, waiting: int, known: ExpectedMessages) -> LaneView:
-    more = {"messages": messages[load.lane], "waiting": waiting, "announced": known.announced}
-    return load.model_copy(update=more)
+def _lane(load: LaneView, *, waiting: int, known: ExpectedMessages) -> LaneView:
+    return load.model_copy(update={"waiting": waiting, "announced": known.announced})
 
 
 def _drift(known: ExpectedMessages, messages: MessagesView | None, *, waiting: int) -> DriftView:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from imagefleet.console.concerns import Seen, concerns
 from imagefleet.console.showing import Context, Trouble
 from imagefleet.console.visits import Visit, VisitHere
+from imagefleet.jobs.model import Lane
 from imagefleet.jobs.shapes.edge import EdgeStatus
 from imagefleet.jobs.shapes.explaining import LaneExplanationView
 from imagefleet.jobs.shapes.fleet import Breakers, LedgerView, Pauses, QueueStats, Workers
@@ -45,7 +46,7 @@ async def show_now(visit: VisitHere, span: Span = Span.HOUR) -> Response:
 
 async def _seen(visit: Visit) -> Seen:
     few = {"limit": str(FAULTS_SHOWN)}
-    (queues, breakers, pauses, faults), (ledger, edge, workers) = await asyncio.gather(
+    (queues, breakers, pauses, faults), (ledger, edge, workers), lanes = await asyncio.gather(
         asyncio.gather(
             visit.look(QueueStats, "/v1/operator/queues"),
             visit.glance(Breakers, "/v1/operator/breakers"),
@@ -57,14 +58,17 @@ async def _seen(visit: Visit) -> Seen:
             visit.glance(EdgeStatus, "/v1/operator/edge"),
             visit.glance(Workers, "/v1/operator/workers"),
         ),
+        asyncio.gather(
+            *(
+                visit.glance(LaneExplanationView, f"/v1/operator/lanes/{lane}/explain")
+                for lane in Lane
+            )
+        ),
     )
-    waits = [lane.lane for lane in queues.lanes if lane.waiting]
-    explained = await asyncio.gather(
-        *(visit.glance(LaneExplanationView, f"/v1/operator/lanes/{lane}/explain") for lane in waits)
-    )
+    waits = {lane.lane for lane in queues.lanes if lane.waiting}
     return Seen(
         queues=queues,
-        lanes=dict(zip(waits, explained, strict=True)),
+        lanes={lane: why for lane, why in zip(Lane, lanes, strict=True) if lane in waits},
         breakers=breakers,
         pauses=pauses,
         faults=faults,

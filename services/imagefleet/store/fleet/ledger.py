@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from imagefleet.jobs.shapes.fleet import DepthView
 from imagefleet.store.database import Connection
 
 READ_LEDGER: Final = """
@@ -127,6 +128,40 @@ class Depth:
 async def sample_depths(connection: Connection, *, limit: int = 10_000) -> Sequence[Depth]:
     """Counts for gauges, from the book; of each no further than `limit` while that is not open."""
     return [Depth(**row) for row in await connection.fetch(SAMPLE_DEPTHS, limit)]
+
+
+# The oldest of each: the first of its lane among the first of its type and state.
+_WALKED: Final = """
+SELECT jobs.lane, jobs.run_at
+  FROM jobs
+ WHERE jobs.state IN ('queued', 'processing', 'failed_retryable')
+   AND jobs.type = depths.type AND jobs.state = depths.state
+ ORDER BY jobs.run_at
+ LIMIT $2
+"""
+READ_QUEUE_HEALTH: Final = f"""
+WITH depths AS MATERIALIZED ({SAMPLE_DEPTHS})
+SELECT depths.type, depths.state, depths.lane, depths.jobs,
+       coalesce((SELECT walked.run_at FROM ({_WALKED}) AS walked
+                  WHERE walked.lane = depths.lane
+                  ORDER BY walked.run_at
+                  LIMIT 1),
+                (SELECT max(walked.run_at) FROM ({_WALKED}) AS walked), now()) AS oldest_due
+  FROM depths
+ ORDER BY depths.type, depths.lane, depths.state
+"""  # noqa: S608 - composed at import from the constants above
+ALL: Final = 2**62
+MOST_WALKED: Final = 2_000
+
+
+async def read_queue_health(connection: Connection) -> list[DepthView]:
+    """Open jobs by type, state and lane; counts those of an older release until the book is open.
+
+    Of a lane that has none among the first MOST_WALKED of a type, the oldest may be younger than
+    is told.
+    """
+    rows = await connection.fetch(READ_QUEUE_HEALTH, ALL, MOST_WALKED)
+    return [DepthView.of(row) for row in rows]
 
 
 SAMPLE_OLDEST: Final = f"""

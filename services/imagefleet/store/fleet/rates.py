@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from imagefleet.errors import RequestRejected
+from imagefleet.jobs.shapes.fleet import FlowView
 from imagefleet.jobs.shapes.rates import (
     KEPT,
     LENGTHS,
@@ -193,3 +194,46 @@ async def read_costs(connection: Connection, asked: When) -> CostsView:
         totals=totals.model_copy(update={"per_thousand_images": totals.a_thousand()}),
         points=[CostPoint.of({**nothing, **of_times.get(at, {}), "at": at}) for at in steps.starts],
     )
+
+
+MOST_UNCOUNTED: Final = 100_000  # attempts; as a rule there are those of a minute
+
+# By the minutes that are counted, and of what came after them the newest: a minute as a rule, and
+# no more than $1 where nobody has counted for long.
+READ_THROUGHPUT: Final = """
+WITH flows AS (
+    SELECT rollups.type, rollups.lane, flow.outcome, flow.attempts, flow.duration, flow.longest,
+           flow.queue_time
+      FROM rollups
+      CROSS JOIN LATERAL jsonb_to_recordset(rollups.flows) AS flow (
+          outcome text, attempts bigint, duration float, longest float, queue_time float)
+     WHERE rollups.step = 'minute' AND rollups.at >= date_trunc('minute', now() - interval '1 hour')
+    UNION ALL
+    SELECT newest.type, newest.lane, newest.outcome, count(*),
+           extract(epoch FROM sum(newest.duration))::float,
+           extract(epoch FROM max(newest.duration))::float,
+           extract(epoch FROM sum(newest.queue_time))::float
+      FROM (SELECT attempts.type, attempts.lane, attempts.outcome, attempts.duration,
+                   attempts.queue_time
+              FROM attempts
+             WHERE attempts.ended_at >= greatest(
+                       (SELECT progress.counted_until FROM rollup_progress AS progress),
+                       date_trunc('minute', now() - interval '1 hour'))
+             ORDER BY attempts.ended_at DESC
+             LIMIT $1) AS newest
+     GROUP BY newest.type, newest.lane, newest.outcome
+)
+SELECT flows.type, flows.lane, flows.outcome, sum(flows.attempts)::bigint AS attempts,
+       sum(flows.duration) / sum(flows.attempts)::float * interval '1 second' AS mean_duration,
+       max(flows.longest) * interval '1 second' AS longest_duration,
+       sum(flows.queue_time) / sum(flows.attempts)::float * interval '1 second' AS mean_queue_time
+  FROM flows
+ GROUP BY flows.type, flows.lane, flows.outcome
+ ORDER BY flows.type, flows.lane, flows.outcome
+"""
+
+
+async def read_throughput(connection: Connection) -> list[FlowView]:
+    """What ended within the last hour, from its first whole minute on."""
+    rows = await connection.fetch(READ_THROUGHPUT, MOST_UNCOUNTED)
+    return [FlowView.of(row) for row in rows]

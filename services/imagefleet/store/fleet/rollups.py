@@ -88,10 +88,12 @@ SELECT date_trunc('minute', attempts.ended_at) AS at
 """
 
 # Of each type and lane one row with all ends, one for each bucket of waits, one for each of
-# durations: its attempts are read once. Of a lost worker nobody knows how long it worked.
+# durations, one for each word of an end: its attempts are read once. Of a lost worker nobody knows
+# how long it worked.
 COUNT_ENDS: Final = f"""
 WITH ended AS MATERIALIZED (
     SELECT attempts.type, attempts.lane, attempts.queue_time, attempts.duration, attempts.why,
+           attempts.outcome AS word,
            CASE WHEN attempts.outcome = 'exhausted' THEN 'failed'
                 WHEN attempts.outcome IN ('rescued', 'taken_over') THEN 'lost'
                 WHEN attempts.outcome = 'failed' AND attempts.why IN ({_STOPS}) THEN 'stopped'
@@ -103,8 +105,10 @@ WITH ended AS MATERIALIZED (
       FROM attempts
      WHERE attempts.ended_at >= $1 AND attempts.ended_at < $1 + interval '1 minute'
 )
-SELECT ended.type, ended.lane, ended.wait_in, ended.duration_in, count(*) AS attempts,
+SELECT ended.type, ended.lane, ended.wait_in, ended.duration_in, ended.word, count(*) AS attempts,
        grouping(ended.wait_in) = 0 AS of_waits, grouping(ended.duration_in) = 0 AS of_durations,
+       grouping(ended.word) = 0 AS of_flows, sum(ended.duration) AS duration,
+       max(ended.duration) AS longest, sum(ended.queue_time) AS queue_time,
        count(*) FILTER (WHERE ended.outcome = 'completed') AS completed,
        count(*) FILTER (WHERE ended.outcome = 'failed') AS failed,
        count(*) FILTER (WHERE ended.outcome = 'stopped') AS stopped,
@@ -119,7 +123,8 @@ SELECT ended.type, ended.lane, ended.wait_in, ended.duration_in, count(*) AS att
            AS longest_duration
   FROM ended
  GROUP BY GROUPING SETS ((ended.type, ended.lane), (ended.type, ended.lane, ended.wait_in),
-                         (ended.type, ended.lane, ended.duration_in))
+                         (ended.type, ended.lane, ended.duration_in),
+                         (ended.type, ended.lane, ended.word))
 """  # noqa: S608 - composed at import of the names of codes
 
 READ_MINUTE: Final = f"""
@@ -138,15 +143,17 @@ def _summed(column: str) -> str:
              ORDER BY sums.place)"""  # noqa: S608 - composed at import of the names of columns
 
 
-# The three rows of each, in one order whoever writes.
+# The three rows of each, in one order whoever writes. Flows are those of the whole minute in either
+# look: they take the place of what was there.
 ADD_ENDS: Final = f"""
 INSERT INTO rollups AS kept (step, at, type, lane, {", ".join(ENDS)}, waits, durations,
-                             longest_wait, longest_duration)
+                             longest_wait, longest_duration, flows)
 SELECT steps.step, date_trunc(steps.step, $1::timestamptz, 'UTC'), new.type, new.lane,
        {", ".join(f"new.{end}" for end in ENDS)}, new.waits, new.durations,
-       new.longest_wait * interval '1 second', new.longest_duration * interval '1 second'
+       new.longest_wait * interval '1 second', new.longest_duration * interval '1 second',
+       CASE steps.step WHEN 'minute' THEN new.flows ELSE '[]' END
   FROM jsonb_to_recordset($2::jsonb) AS new (
-           type text, lane text, {", ".join(f"{end} bigint" for end in ENDS)},
+           type text, lane text, {", ".join(f"{end} bigint" for end in ENDS)}, flows jsonb,
            waits bigint[], durations bigint[], longest_wait float, longest_duration float)
  CROSS JOIN (VALUES ('minute'), ('hour'), ('day')) AS steps (step)
  ORDER BY steps.step, new.type, new.lane
@@ -155,7 +162,8 @@ SELECT steps.step, date_trunc(steps.step, $1::timestamptz, 'UTC'), new.type, new
            waits = {_summed("waits")},
            durations = {_summed("durations")},
            longest_wait = greatest(kept.longest_wait, excluded.longest_wait),
-           longest_duration = greatest(kept.longest_duration, excluded.longest_duration)
+           longest_duration = greatest(kept.longest_duration, excluded.longest_duration),
+           flows = excluded.flows
 """  # noqa: S608 - composed at import of the names of columns
 
 SAVE_COUNTED: Final = "UPDATE rollup_progress SET counted_until = $1"
@@ -223,10 +231,15 @@ def _tallies(rows: Sequence[Record]) -> Tallies:
     tallies: Tallies = {}
     for row in rows:
         nothing: dict[str, Any] = {"type": row["type"], "lane": row["lane"]}
-        nothing |= {"waits": [], "durations": []}
+        nothing |= {"waits": [], "durations": [], "flows": []}
         tally = tallies.setdefault((row["type"], row["lane"]), nothing)
         if row["of_waits"]:
             _put(tally["waits"], row["wait_in"], row["attempts"])
+        elif row["of_flows"]:
+            spans = {
+                name: row[name].total_seconds() for name in ("duration", "longest", "queue_time")
+            }
+            tally["flows"].append({"outcome": row["word"], "attempts": row["attempts"]} | spans)
         elif not row["of_durations"]:
             tally |= {end: row[end] for end in ENDS}
             longest = ("longest_wait", "longest_duration")

@@ -1,6 +1,6 @@
 """How the queues are: what waits, what ran lately, what is stuck. On demand, for operators.
 
-The views are those of migrations/0008_views.sql, so that psql shows the same numbers.
+Views are those of migrations/0008_views.sql, so that psql shows the same numbers.
 """
 
 from collections.abc import Mapping
@@ -9,22 +9,10 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from imagefleet.jobs.model import Lane
-from imagefleet.jobs.shapes.fleet import DepthView, FailuresView, FlowView, LaneView, StuckView
+from imagefleet.jobs.shapes.fleet import FailuresView, LaneView, StuckView
 from imagefleet.jobs.shapes.rates import MINUTE
 from imagefleet.store.database import Connection
 from imagefleet.store.fleet.rollups import MARGIN
-
-READ_QUEUE_HEALTH: Final = """
-SELECT health.type, health.state, health.lane, health.jobs, health.oldest_due
-  FROM job_queue_health AS health
- ORDER BY health.type, health.lane, health.state
-"""
-
-
-async def read_queue_health(connection: Connection) -> list[DepthView]:
-    """Open jobs by type, state and lane; reads every open job."""
-    return [DepthView.of(row) for row in await connection.fetch(READ_QUEUE_HEALTH)]
-
 
 LIST_STUCK: Final = """
 SELECT stuck.id AS job_id, stuck.tenant_id, stuck.type, stuck.lane, stuck.attempts,
@@ -62,19 +50,6 @@ SELECT recent.type, recent.failure_code AS code, recent.failures, recent.latest_
 async def list_failures(connection: Connection, *, limit: int) -> list[FailuresView]:
     """What failed within the last hour, the most frequent first."""
     return [FailuresView.of(row) for row in await connection.fetch(LIST_FAILURES, limit)]
-
-
-READ_THROUGHPUT: Final = """
-SELECT flow.type, flow.lane, flow.outcome, flow.attempts, flow.mean_duration,
-       flow.longest_duration, flow.mean_queue_time
-  FROM throughput AS flow
- ORDER BY flow.type, flow.lane, flow.outcome
-"""
-
-
-async def read_throughput(connection: Connection) -> list[FlowView]:
-    """What ended within the last hour; reads the attempts of that hour."""
-    return [FlowView.of(row) for row in await connection.fetch(READ_THROUGHPUT)]
 
 
 # Every living worker that takes something new, once for each of its lanes: the slots that serve the

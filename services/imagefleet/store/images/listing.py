@@ -196,18 +196,23 @@ OVERSEE_IMAGES: Final = _filtered("""
        AND images.id >= coalesce($9::uuid, '00000000-0000-0000-0000-000000000000')
      ORDER BY images.id DESC""")
 
-OVERSEE_BY_REFERENCE: Final = _filtered("""
-    SELECT images.id AS place, NULL::uuid AS job_id, images.id AS image_id
-      FROM tenants
-      CROSS JOIN LATERAL (
+_OF_TENANT: Final = """
           SELECT images.id FROM images
-           WHERE images.tenant_id = tenants.id AND images.reference = $7
+           WHERE images.tenant_id = owner.tenant_id AND images.reference = $7
              AND images.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
              AND images.id >= coalesce($9::uuid, '00000000-0000-0000-0000-000000000000')
-           ORDER BY images.id DESC NULLS LAST
-           LIMIT $8
-      ) AS images
-     ORDER BY images.id DESC""")
+           ORDER BY images.id DESC NULLS LAST"""
+
+# As with jobs: a page has nothing of those whose newest are older than a page of others' newest.
+OVERSEE_BY_REFERENCE: Final = _filtered(f"""
+    SELECT images.id AS place, NULL::uuid AS job_id, images.id AS image_id
+      FROM (SELECT owner.tenant_id
+              FROM (SELECT tenants.id AS tenant_id FROM tenants) AS owner
+              CROSS JOIN LATERAL ({_OF_TENANT} LIMIT 1) AS newest
+             ORDER BY newest.id DESC
+             LIMIT $8) AS owner
+      CROSS JOIN LATERAL ({_OF_TENANT} LIMIT $8) AS images
+     ORDER BY images.id DESC""")  # noqa: S608 - composed at import
 
 
 async def oversee_images(

@@ -65,23 +65,34 @@ SELECT (SELECT count(*) FROM looked) AS looked,
 _PAGE: Final = f"{SINCE} {newest_first('jobs')}"
 
 
-# One tenant, or a page of each tenant, of which the newest are looked at: the indexes that lists
-# have begin with the tenant, and one more for operators alone would cost every claim its share.
-def _of_each(condition: str = "", more: str = "") -> str:
+_TENANTS: Final = """
+           (SELECT $1::text AS tenant_id WHERE $1::text IS NOT NULL
+            UNION ALL
+            SELECT tenants.id FROM tenants WHERE $1::text IS NULL)"""
+_STATES: Final = f"""
+           (SELECT tenant.tenant_id, wanted.state
+              FROM {_TENANTS} AS tenant
+              CROSS JOIN unnest($12::text[]) AS wanted (state))"""  # noqa: S608
+
+
+# One tenant, or all of them: the indexes that lists have begin with the tenant, and one more for
+# operators alone would cost every claim its share. The newest of each is looked for first: a page
+# has nothing of those whose newest are older than a page of others' newest.
+def _of_each(condition: str = "", owners: str = _TENANTS) -> str:
+    of_one = f"""
+          SELECT jobs.id FROM jobs
+           WHERE jobs.tenant_id = owner.tenant_id {condition} {SINCE}"""  # noqa: S608
     return _overseen(f"""
     SELECT candidates.id
-      FROM (SELECT $1::text AS id WHERE $1::text IS NOT NULL
-            UNION ALL
-            SELECT tenants.id FROM tenants WHERE $1::text IS NULL) AS owners
-      {more}
-      CROSS JOIN LATERAL (
-          SELECT jobs.id FROM jobs WHERE jobs.tenant_id = owners.id {condition} {_PAGE}
-      ) AS candidates
+      FROM (SELECT owner.*
+              FROM {owners} AS owner
+              CROSS JOIN LATERAL ({of_one} {newest_first("jobs", "1")}) AS newest
+             ORDER BY newest.id DESC
+             LIMIT $3) AS owner
+      CROSS JOIN LATERAL ({of_one} {newest_first("jobs")}) AS candidates
      ORDER BY candidates.id DESC
      LIMIT $3""")  # noqa: S608 - composed at import
 
-
-_STATES: Final = "CROSS JOIN unnest($12::text[]) AS wanted (state)"
 
 OVERSEE_ALL: Final = _overseen(f"""
     SELECT jobs.id FROM jobs
@@ -89,8 +100,8 @@ OVERSEE_ALL: Final = _overseen(f"""
      ORDER BY jobs.id DESC
      LIMIT $3""")  # noqa: S608 - composed at import
 OVERSEE_TENANT: Final = _of_each()
-OVERSEE_BY_STATE: Final = _of_each("AND jobs.state = wanted.state", _STATES)
-OVERSEE_BY_TYPE: Final = _of_each("AND jobs.type = $7 AND jobs.state = wanted.state", _STATES)
+OVERSEE_BY_STATE: Final = _of_each("AND jobs.state = owner.state", _STATES)
+OVERSEE_BY_TYPE: Final = _of_each("AND jobs.type = $7 AND jobs.state = owner.state", _STATES)
 OVERSEE_BY_CORRELATION: Final = _of_each("AND jobs.correlation_id = $9")
 OVERSEE_BY_TARGET: Final = _of_each("AND jobs.target = $10")
 OVERSEE_CHILDREN: Final = _of_each("AND jobs.parent_job_id = $11")

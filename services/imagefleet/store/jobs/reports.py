@@ -46,8 +46,8 @@ async def get_job(
     return JobView.of(row, results)
 
 
-def newest_first(rows: str) -> str:
-    """How a page of them ends: $3 at most, of those before the id $2.
+def newest_first(rows: str, most: str = "$3") -> str:
+    """How a page of them ends: so many at most, of those before the id $2.
 
     The first page is what is before the last of all ids: with `$2 IS NULL OR` a generic plan could
     not start in the middle. NULLS LAST is the order of these indexes and of no other.
@@ -55,7 +55,7 @@ def newest_first(rows: str) -> str:
     return f"""
    AND {rows}.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
  ORDER BY {rows}.id DESC NULLS LAST
- LIMIT $3
+ LIMIT {most}
 """
 
 
