@@ -76,6 +76,7 @@ async def _(fleet: Fleet) -> AsyncIterator[Trouble]:
     async with AsyncExitStack() as crowds:
         await crowds.enter_async_context(crowd(fleet))
         yield Trouble(
+            console=(200, 503),  # its API has the same pool
             see=("connections",),
             mended=crowds.aclose,
             then=lambda: crowds.enter_async_context(crowd(fleet)),
