@@ -6,7 +6,7 @@ there, or none of its parameters, is refused.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from botocore.exceptions import BotoCoreError, ClientError, UnknownServiceError
 
 from tests.runbooks.shell import Ended, Refused
 
-MADE_OF: Final = {
+MADE_OF: Final[Mapping[str, Callable[[str], object]]] = {
     "string": str,
     "integer": int,
     "long": int,

@@ -37,6 +37,8 @@ class Trouble:
 
     words: Mapping[str, str] = field(default_factory=dict)
     """For the placeholders."""
+    console: tuple[int, ...] = (200,)
+    """How its page may answer."""
     see: tuple[Seen, ...] = ()
     """One for each line of `See it`, or of a block of a deeper page."""
     do: Seen = ""

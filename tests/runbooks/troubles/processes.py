@@ -76,6 +76,7 @@ async def _(fleet: Fleet) -> AsyncIterator[Trouble]:
     async with AsyncExitStack() as crowds:
         await crowds.enter_async_context(crowd(fleet))
         yield Trouble(
+            console=(200, 503),  # its API has the same pool
             see=("connections",),
             mended=crowds.aclose,
             then=lambda: crowds.enter_async_context(crowd(fleet)),
@@ -186,4 +187,7 @@ async def _(fleet: Fleet) -> AsyncIterator[Trouble]:
 @when("BreakerOpen")
 async def _(fleet: Fleet) -> AsyncIterator[Trouble]:
     await fleet.imagefleet('breaker open s3 --reason "it is moved"')
-    yield Trouble(words={"SERVICE": "s3"}, see=("s3 +open",), worked=("s3 +closed",))
+    try:
+        yield Trouble(words={"SERVICE": "s3"}, see=("s3 +open",), worked=("s3 +closed",))
+    finally:
+        await fleet.imagefleet('breaker reset s3 --reason "the test is over"')
