@@ -10,9 +10,10 @@ from PIL import ExifTags, Image, ImageDraw, ImageFile, ImageFont
 
 from imagefleet.imaging import encoding
 from imagefleet.imaging.encoding import Encoded, encode, encoder_fingerprint
-from imagefleet.imaging.graphics import Origin, is_drawn
+from imagefleet.imaging.graphics import is_drawn
 from imagefleet.imaging.recipes import Encoding, Lossless, Recipe, VariantSpec
 from imagefleet.imaging.sizes import Size
+from imagefleet.imaging.sources import Origin
 from imagefleet.jobs.images import Caveat, ImageFormat
 from tests.imaging.likeness import distance
 from tests.imaging.rendering import one, rendered

@@ -11,13 +11,13 @@ import pytest
 from PIL import ExifTags, Image
 
 from imagefleet.imaging import sources
-from imagefleet.imaging.graphics import Origin, carried
+from imagefleet.imaging.graphics import carried
 from imagefleet.imaging.headers import png, webp
 from imagefleet.imaging.headers.png import SIGNATURE
 from imagefleet.imaging.recipes import Fit, Lossless, Metadata, Recipe, VariantSpec, Watermark
 from imagefleet.imaging.sizes import Size
 from imagefleet.imaging.sniff import sniff
-from imagefleet.imaging.sources import own_file
+from imagefleet.imaging.sources import Origin, own_file
 from imagefleet.jobs.images import ImageFormat
 from tests.imaging.rendering import one, rendered
 from tests.imaging.test_encoding import chunks, icon, same

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, fields
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -11,10 +13,9 @@ from imagefleet.cli.output import Columns, Part, Table, complain, print_json, se
 from imagefleet.cli.reaching import asked_of
 from imagefleet.cli.verbs import Json, call, group
 from imagefleet.errors import Misconfigured
-from imagefleet.imaging.recipes import Recipe
+from imagefleet.imaging.recipes import MAX_SIDE, Recipe, VariantSpec
 from imagefleet.imaging.recipes.files import recipes_in_force
 from imagefleet.imaging.recipes.tables import RecipesFile
-from imagefleet.imaging.recipes.variants import said_by
 from imagefleet.jobs.shapes.rules import RecipeView
 from imagefleet.settings import Recipes, load
 
@@ -176,14 +177,14 @@ def _as_named(*columns: str) -> Columns:
 def _seen(recipe: Recipe) -> Iterator[Part]:
     yield f"{recipe.name}  {recipe.hash}"
     yield f"metadata {recipe.metadata}, truncated {recipe.truncated}"
-    lines = [{"variant": name, **said} for name, said in said_by(recipe).items() if name]
+    lines = [{"variant": name, **said} for name, said in _said_by(recipe).items() if name]
     columns = _as_named("variant", "fit", "box", "quality", "besides")
     yield Table(lines, columns, {"wraps": ("besides",)})
 
 
 def _changes(name: str, before: Recipe | None, after: Recipe | None) -> Iterator[dict[str, object]]:
     """Each key that says another thing; of what only one of them has, all."""
-    old, new = said_by(before), said_by(after)
+    old, new = _said_by(before), _said_by(after)
     for variant in dict.fromkeys((*old, *new)):
         was, now = old.get(variant, {}), new.get(variant, {})
         for key in dict.fromkeys((*was, *now)):
@@ -197,3 +198,26 @@ def _differences(told: Mapping[str, Any]) -> Iterator[Part]:
     yield Table(told["recipes"], columns, {"none": "They make the same."})
     columns = _as_named("recipe", "variant", "key", "was", "now")
     yield from section(told["changes"], columns, wraps=("was", "now"))
+
+
+def _said_by(recipe: Recipe | None) -> dict[str, dict[str, object]]:
+    """What it says, by variant; of a watermark's picture the digest. As a whole: under no name."""
+    if recipe is None:
+        return {}
+    about: dict[str, object] = {"metadata": recipe.metadata, "truncated": recipe.truncated}
+    said = {"": about}
+    for variant in recipe.variants:
+        given = asdict(variant)
+        if variant.watermark:
+            given["watermark"]["image"] = sha256(variant.watermark.image.encode()).hexdigest()[:8]
+        others = (f"{key} {given[key]}" for key in _PLAIN if given[key] != _PLAIN[key])
+        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
+            "fit": variant.fit,
+            "box": f"{variant.width}x{variant.height}".replace(str(MAX_SIDE), "any"),
+            "quality": variant.quality,
+            "besides": ", ".join(others),
+        }
+    return said
+
+
+_PLAIN: Final = {each.name: each.default for each in fields(VariantSpec)[6:]}  # behind `fit`

@@ -56,11 +56,9 @@ class Replaying:
 
     def document(self) -> Mapping[str, object]:
         """For scripts."""
+        told = {"letters": dict(self.outcomes), "jobs": self.fates, "jobIds": self.jobs}
         more = filled(replays=self.would or None, canary=self.of_canary or None)
-        return {
-            "letters": dict(self.outcomes), "jobs": self.fates, "jobIds": self.jobs,
-            "stopped": self.stopped, **more,
-        }  # fmt: skip
+        return {**told, "stopped": self.stopped, **more}
 
     def counts(self) -> Iterator[Part]:
         """For people."""
@@ -68,9 +66,7 @@ class Replaying:
         if self.jobs:
             counts |= {"jobs " + name: of for name, of in self.fates.items()}
         yield Fields(counts or {"letters": 0})
-        columns: Columns = {
-            "canary": "jobId", "status": "status", "failure": lambda job: job.get("failureMessage"),
-        }  # fmt: skip
+        columns: Columns = {"canary": "jobId", "status": "status", "failure": "failureMessage"}
         yield from section(self.of_canary, columns, wraps=("failure",))
 
     def foretold(self) -> Iterator[Part]:

@@ -118,17 +118,14 @@ async def _room(pictures: Pictures, worker: Worker | None) -> str:
 
 
 async def _memory(worker: Worker) -> str:
-    from imagefleet.worker.handling import (  # noqa: PLC0415 - in the worker's container
-        BESIDE_CHILDREN,
-        room_of,
-    )
+    from imagefleet.worker import handling  # noqa: PLC0415 - in the worker's container
 
-    limit, children = container_limit(), room_of(worker).memory_bytes
+    limit, children = container_limit(), handling.room_of(worker).memory_bytes
     found = f"{_mib(children)} for {worker.render_children} children"
     if limit is None:
         return f"{found}; the container has no limit"
-    found += f", {_mib(BESIDE_CHILDREN)} beside them, of {_mib(limit)}"
-    if children + BESIDE_CHILDREN > limit:
+    found += f", {_mib(handling.BESIDE_CHILDREN)} beside them, of {_mib(limit)}"
+    if children + handling.BESIDE_CHILDREN > limit:
         raise Wrong(found)
     return found
 

@@ -144,8 +144,7 @@ class Stack:
                 secret = self._state.kept_key(name)
                 known = None if secret is None else await find_key(admin, secret)
                 if secret is None or known is None or set(known.scopes) != set(scopes):
-                    secret = await create_key(
-                        admin, TENANT, name=name, scopes=scopes, by=Actor(name="up")
-                    )
+                    by = Actor(name="up")
+                    secret = await create_key(admin, TENANT, name=name, scopes=scopes, by=by)
                     self._state.keep_key(name, secret)
                 self.keys[name] = secret

@@ -16,10 +16,10 @@ import PIL
 from PIL import AvifImagePlugin, Image, ImageChops, ImageFile, ImageStat, features
 
 from imagefleet.imaging.codecs import open_image
-from imagefleet.imaging.graphics import FEW_COLOURS, Origin, carried, simplest
+from imagefleet.imaging.graphics import FEW_COLOURS, carried, simplest
 from imagefleet.imaging.headers.png import Coded
 from imagefleet.imaging.recipes import OUTPUTS, Encoding, Lossless, Recipe, VariantSpec
-from imagefleet.imaging.sources import own_file
+from imagefleet.imaging.sources import Origin, own_file
 from imagefleet.jobs.images import Caveat, ImageFormat
 
 # Raise it when the pipeline itself starts to make other pixels from the same recipe.

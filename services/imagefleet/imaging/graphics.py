@@ -12,16 +12,14 @@ import math
 import re
 import sys
 from functools import reduce
-from typing import NamedTuple
 
 from PIL import Image, ImageChops
 
-from imagefleet.imaging.sizes import Size
 from imagefleet.jobs.images import ImageFormat
 
 FEW_COLOURS = 16  # nothing is smaller than these without loss
 _MOST_COLOURS = 256
-_ICON = 32 * 32  # pixels: nothing that small is a photo, whatever its neighbours say
+ICON = 32 * 32  # pixels: nothing that small is a photo, whatever its neighbours say
 _ROWS = 256  # that are looked at, spread over the picture: 3 ms of one 1,920 pixels wide
 _ALIKE = 0.5  # of all neighbours, at least, in what is drawn
 _LITTLE = 8  # levels
@@ -33,28 +31,11 @@ _UNSEEN = re.compile(rb"\0+")  # of alpha
 _BOTH_UP_TO = 1 << 18  # pixels up to which a palette is compared with none
 
 
-class Origin(NamedTuple):
-    """What an encoder is told of where a picture comes from."""
-
-    format: ImageFormat
-    size: Size
-    size_bytes: int
-    drawn: bool = False
-    credit: bytes = b""
-    """EXIF that says whose it is, for every variant."""
-    data: bytes = b""
-
-    @property
-    def is_icon(self) -> bool:
-        """Whether each of its pixels may have been set by hand."""
-        return self.drawn and self.size.pixels <= _ICON
-
-
 def is_drawn(picture: Image.Image, source: ImageFormat) -> bool:
     """Whether a picture from a file of that format, at its own size, is flat and hard-edged."""
     if source is ImageFormat.JPEG:
         return False
-    if math.prod(picture.size) <= _ICON or picture.getcolors(FEW_COLOURS) is not None:
+    if math.prod(picture.size) <= ICON or picture.getcolors(FEW_COLOURS) is not None:
         return True
     alike, soft, busy = texture(picture)
     if soft <= _HARD and picture.getcolors(_MOST_COLOURS) is not None:

@@ -17,15 +17,16 @@ import math
 import re
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from PIL import ExifTags, Image, ImageChops, ImageMath
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading
-from imagefleet.imaging.graphics import Origin, carried, hidden, without_hidden
+from imagefleet.imaging.graphics import ICON, carried, hidden, without_hidden
 from imagefleet.imaging.headers import png, webp
 from imagefleet.imaging.headers.facts import HeaderFacts
+from imagefleet.imaging.sizes import Size
 from imagefleet.jobs.images import ImageFormat
 
 _RESIZABLE = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
@@ -102,6 +103,23 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 _MOST_PASSED_ON: Final = 1 << 23  # pixels; they are held several times
 _MOST_SPARE: Final = 3  # bytes behind the end of a WebP; encoders write one sometimes
+
+
+class Origin(NamedTuple):
+    """What an encoder is told of where a picture comes from."""
+
+    format: ImageFormat
+    size: Size
+    size_bytes: int
+    drawn: bool = False
+    credit: bytes = b""
+    """EXIF that says whose it is, for every variant."""
+    data: bytes = b""
+
+    @property
+    def is_icon(self) -> bool:
+        """Whether each of its pixels may have been set by hand."""
+        return self.drawn and self.size.pixels <= ICON
 
 
 def own_file(origin: Origin, picture: Image.Image) -> bytes | None:

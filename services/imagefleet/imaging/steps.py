@@ -12,7 +12,7 @@ from PIL import Image, ImageChops
 
 from imagefleet.errors import InputRejected
 from imagefleet.imaging.codecs import open_image, reading, to_srgb
-from imagefleet.imaging.graphics import Origin, carried, is_drawn
+from imagefleet.imaging.graphics import carried, is_drawn
 from imagefleet.imaging.headers.facts import HeaderFacts, corrupt
 from imagefleet.imaging.headers.jpeg import (
     ended,
@@ -24,7 +24,7 @@ from imagefleet.imaging.headers.png import check_rows
 from imagefleet.imaging.limits import Limits, judge_size
 from imagefleet.imaging.recipes import Metadata, Recipe, Truncated
 from imagefleet.imaging.sizes import Size, SizeLevel, draft_part, levels
-from imagefleet.imaging.sources import as_stated, credit_of
+from imagefleet.imaging.sources import Origin, as_stated, credit_of
 from imagefleet.jobs.images import Caveat, Focal, ImageFormat
 
 # Box-filter to this multiple of the size wanted, then resample: half the price, same picture.

@@ -11,7 +11,8 @@ from imagefleet.jobs.images import ImageStatus
 from imagefleet.jobs.model import JobId, JobState, TenantId
 from imagefleet.store.database import Connection
 from imagefleet.store.images.listing import ImageFilter, oversee_images
-from imagefleet.store.jobs.overseeing import OverseenFilter, oversee_jobs
+from imagefleet.store.jobs.overseeing import oversee_jobs
+from imagefleet.store.jobs.reports import OverseenFilter
 
 TENANTS: Final = 23
 JOBS: Final = 600

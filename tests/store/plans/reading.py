@@ -56,8 +56,8 @@ from imagefleet.store.jobs.inspection import (
     list_neighbours,
     list_taken,
 )
-from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, OverseenFilter, oversee_jobs
-from imagefleet.store.jobs.reports import JobFilter, get_job, list_jobs
+from imagefleet.store.jobs.overseeing import MOST_CANDIDATES, oversee_jobs
+from imagefleet.store.jobs.reports import JobFilter, OverseenFilter, get_job, list_jobs
 from imagefleet.store.letters.faults import count_hourly, group_dead_letters, with_whole_fault
 from imagefleet.store.letters.letters import (
     LetterFilter,

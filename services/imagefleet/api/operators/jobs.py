@@ -45,7 +45,8 @@ from imagefleet.store.jobs.inspection import (
     list_attempts,
     list_neighbours,
 )
-from imagefleet.store.jobs.overseeing import OverseenFilter, oversee_jobs
+from imagefleet.store.jobs.overseeing import oversee_jobs
+from imagefleet.store.jobs.reports import OverseenFilter
 from imagefleet.store.jobs.rings import ring_now
 from imagefleet.store.jobs.submissions import submit_job
 from imagefleet.store.letters.letters import get_dead_letters

@@ -1,12 +1,10 @@
-"""What the tables of a recipes file come to: variants, or contradictions; and variants in words.
+"""What the tables of a recipes file come to: variants, or contradictions.
 
 Keys are judged together on whatever the file says, so that single ones' faults are told beside it.
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
-from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final
 
@@ -133,26 +131,3 @@ def _quality(said: Quality, form: ImageFormat) -> int:
     if isinstance(said, int) or form.value not in said:
         return like_jpeg
     return said[form.value]
-
-
-def said_by(recipe: Recipe | None) -> dict[str, dict[str, object]]:
-    """What it says, by variant; of a watermark's picture the digest. As a whole: under no name."""
-    if recipe is None:
-        return {}
-    about: dict[str, object] = {"metadata": recipe.metadata, "truncated": recipe.truncated}
-    said = {"": about}
-    for variant in recipe.variants:
-        given = asdict(variant)
-        if variant.watermark:
-            given["watermark"]["image"] = sha256(variant.watermark.image.encode()).hexdigest()[:8]
-        others = (f"{key} {given[key]}" for key in _PLAIN if given[key] != _PLAIN[key])
-        said[f"{variant.name}.{'auto' if variant.or_smaller else variant.format}"] = {
-            "fit": variant.fit,
-            "box": f"{variant.width}x{variant.height}".replace(str(MAX_SIDE), "any"),
-            "quality": variant.quality,
-            "besides": ", ".join(others),
-        }
-    return said
-
-
-_PLAIN: Final = {each.name: each.default for each in fields(VariantSpec)[6:]}  # behind `fit`

@@ -294,8 +294,4 @@ async def _submit_in_transaction(
         connection, renewal, done=walked.seen, total=walked.total, cursor=walked.cursor
     ):
         raise _Stopped
-    return SubmittedPage(
-        walk=walked,
-        over=len(page) < most,
-        cancelled=False,
-    )
+    return SubmittedPage(walk=walked, over=len(page) < most, cancelled=False)

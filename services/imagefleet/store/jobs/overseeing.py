@@ -5,27 +5,17 @@ short, or empty, and not be the last; it says where to go on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from imagefleet.jobs.model import JobId, JobState, TenantId
+from imagefleet.jobs.model import JobId, JobState
 from imagefleet.jobs.shapes.jobs import OverseenJobPage, OverseenJobView
 from imagefleet.store.database import Connection
-from imagefleet.store.jobs.reports import SINCE, JobFilter, newest_first
+from imagefleet.store.jobs.reports import SINCE, OverseenFilter, newest_first
 
 MOST_CANDIDATES: Final = 2_000
 """Candidates of one page, where there is something that their index does not know."""
 
 FAILURES: Final = (JobState.FAILED, JobState.FAILED_RETRYABLE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverseenFilter(JobFilter):
-    """Which jobs; everything that is set must hold."""
-
-    tenant_id: TenantId | None = None
-    code: str | None = None
-    """Why they failed, for good or until they are tried again."""
 
 
 def _overseen(candidates: str) -> str:

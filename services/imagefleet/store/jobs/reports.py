@@ -125,6 +125,15 @@ class JobFilter:
         return listings["nothing"], (self.first,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverseenFilter(JobFilter):
+    """Which jobs of whomever, for operators; everything that is set must hold."""
+
+    tenant_id: TenantId | None = None
+    code: str | None = None
+    """Why they failed, for good or until they are tried again."""
+
+
 _LISTINGS: Final = MappingProxyType(
     {
         "nothing": LIST_JOBS,
