@@ -209,9 +209,10 @@ async def test_of_a_deletion_it_is_counted_whether_it_was_dark_in_time_and_never
 
     assert 3 == len(await darken_without_edge(maintenance))
     assert [] == await darken_without_edge(maintenance)
+    await superuser.execute("UPDATE rollup_entries SET at = at - interval '2 minutes'")
     assert 1 == await add_entries(maintenance, limit=100)
     await count_from(superuser, HOUR)
-    await ended(superuser, ago=timedelta(minutes=2), type="delete_image")
+    await ended(superuser, ago=timedelta(minutes=2), type="delete_image")  # in the same minute
     await rolled_up(maintenance)
 
     for step in Step:
