@@ -355,6 +355,7 @@ FRAGMENTS: Final = frozenset(
         "audit._LOOK",
         "deleting._VOID",
         "faults._OPEN",
+        "letters._BETWEEN",
         "letters._LETTER",
         "letters._OPEN",
         "letters._PAGE",
