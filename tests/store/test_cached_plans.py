@@ -17,6 +17,7 @@ from imagefleet.store.jobs.claims import CLAIM_JOBS, claim_jobs
 from imagefleet.store.jobs.endings import COMPLETE_JOBS, FREE_TARGETS, LOCK_CLAIMS
 from imagefleet.store.jobs.rings import confirm_rings
 from imagefleet.store.jobs.submissions import submit_job, submit_jobs
+from imagefleet.store.letters.faults import GROUP_LETTERS, group_dead_letters
 from imagefleet.store.settling import Settled, Settlement, settle_jobs
 from tests.conftest import OpenConnection
 from tests.support.database import Database
@@ -84,6 +85,27 @@ async def test_a_worker_plans_no_hot_statement_for_its_values(
 
     used = {statement: plans.get(statement) for statement in HOT[target]}
     assert used == dict.fromkeys(HOT[target], (ROUNDS, 0))
+
+
+async def test_an_operators_question_is_planned_for_its_values_each_time(
+    database: Database,
+) -> None:
+    """One filter or none, of what is rare or frequent: no plan is good for all of them."""
+    async with (
+        open_pool(
+            database.url("operator"), process="test-operator", max_size=1, custom_plans=True
+        ) as pool,
+        pool.connection() as connection,
+    ):
+        for _ in range(ROUNDS):
+            await group_dead_letters(connection)
+        (plans,) = [
+            (row["generic_plans"], row["custom_plans"])
+            for row in await connection.fetch(PLANNED)
+            if row["statement"] == GROUP_LETTERS
+        ]
+
+    assert (0, ROUNDS) == plans
 
 
 @pytest.mark.breaks_invariants

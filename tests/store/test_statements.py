@@ -354,6 +354,8 @@ FRAGMENTS: Final = frozenset(
         "audit._FIND",
         "audit._LOOK",
         "deleting._VOID",
+        "faults._OPEN",
+        "letters._BETWEEN",
         "letters._LETTER",
         "letters._OPEN",
         "letters._PAGE",

@@ -180,6 +180,7 @@ async def _open_tools(
                 max_size=settings.database.pool_of("api"),
                 statement_within=min(settings.database.statement_timeout, PATIENCE).total_seconds(),
                 pooler=settings.database.pooler,
+                custom_plans=True,
             )
         )
         operators = operators.timed_by(metrics.query)

@@ -253,12 +253,15 @@ async def open_pool(
     statement_within: float = STATEMENT_WITHIN,
     pooler: Pooler = "none",
     generic_plans: bool = False,
+    custom_plans: bool = False,
 ) -> AsyncIterator[Pool]:
     """A pool for the life of a process; with `min_size=0` it opens though nobody answers yet.
 
     With `generic_plans` a statement is planned once for all values, and every so often anew: for
-    few and large statements, whose plan costs more than what they do. Behind PgBouncer the server
-    decides that: a session that is shared is nobody's to set.
+    few and large statements, whose plan costs more than what they do. With `custom_plans` it is
+    planned each time, for the values that it has: for those that may be asked for anything, one
+    filter or none. Behind PgBouncer the server decides that: a session that is shared is nobody's
+    to set.
     """
     arguments = _arguments(dsn, process, connect_within, statement_within, pooler)
     if generic_plans:
@@ -266,6 +269,8 @@ async def open_pool(
     if generic_plans and pooler == "none":
         arguments["server_settings"]["plan_cache_mode"] = "force_generic_plan"
         arguments["max_cached_statement_lifetime"] = PLANNED_FOR
+    if custom_plans and pooler == "none":
+        arguments["server_settings"]["plan_cache_mode"] = "force_custom_plan"
     with _opening():
         pool = asyncpg.create_pool(
             **arguments,

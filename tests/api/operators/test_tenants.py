@@ -1,5 +1,7 @@
 """Operators and tenants: what each has open, its limits, its pauses, an end to all of its jobs."""
 
+import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,13 @@ from uuid import UUID
 import httpx
 import pytest
 
+from imagefleet.api.operators import queues
+from imagefleet.api.operators.queues import Look
+from imagefleet.errors import Unavailable
 from imagefleet.jobs.kinds import CancelJobs
 from imagefleet.jobs.limits import LIMITS
 from imagefleet.jobs.model import JobId, JobState, TenantId
-from imagefleet.store.database import Connection
+from imagefleet.store.database import Connection, unavailable
 from imagefleet.store.fleet import tenants
 from imagefleet.store.jobs import cancelling
 from imagefleet.store.jobs.cancelling import FlaggedPage
@@ -29,6 +34,16 @@ from tests.support.rows import job_row, ring_row
 TENANTS = "/v1/operator/tenants"
 PAUSES = "/v1/operator/pauses"
 QUEUED, PROCESSING, COMPLETED, FAILED_RETRYABLE, FAILED = JobState
+
+
+@dataclass
+class Clock:
+    """The one of a process, ahead of itself."""
+
+    ahead: float = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self.ahead
 
 
 async def asked(client: httpx.AsyncClient, path: str) -> Any:  # noqa: ANN401 - JSON
@@ -389,16 +404,65 @@ async def test_the_queues_say_who_waits_longest(
     body = {"scope": "tenant", "tenant": "rival", "name": "noop", "reason": "x"}
     await operating.put(PAUSES, json=body)
 
-    queues = await asked(operating, "/v1/operator/queues")
+    stats = await asked(operating, "/v1/operator/queues")
 
     names = ("tenant", "waiting", "announced", "processing", "paused")
     assert [
         ("rival", 3, 0, 0, True),
         ("acme", 1, 0, 0, False),
         ("third", 0, 1, 1, False),
-    ] == [tuple(tenant[name] for name in names) for tenant in queues["tenants"]]
-    assert queues["tenantsAreAllRanked"]
-    assert [True, True, False] == ["oldestDue" in tenant for tenant in queues["tenants"]]
+    ] == [tuple(tenant[name] for name in names) for tenant in stats["tenants"]]
+    assert stats["tenantsAreAllRanked"]
+    assert [True, True, False] == ["oldestDue" in tenant for tenant in stats["tenants"]]
+
+
+async def test_who_waits_longest_is_told_as_it_was_seen_and_seen_anew_once_it_was_told(
+    operating: httpx.AsyncClient,
+    worker: Connection,
+    superuser: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So nobody waits for it who asks again and again, and nobody hears what is long past."""
+    hours = Clock()
+    monkeypatch.setattr(queues, "monotonic", hours.now)
+
+    async def ranked() -> list[str]:
+        told = await asked(operating, "/v1/operator/queues")
+        return [tenant["tenant"] for tenant in told["tenants"]]
+
+    async def comes(name: str) -> None:
+        await a_job(worker, superuser, submission=a_submission(tenant_id=TenantId(name)))
+
+    await comes("t-0")
+    assert ["t-0"] == await ranked()
+    await comes("t-1")
+    hours.ahead += queues.STATS_ARE_GOOD_FOR + 1
+    assert ["t-0"] == await ranked()
+
+    async def seen_anew() -> bool:
+        hours.ahead += queues.STATS_ARE_GOOD_FOR + 0.1
+        return await ranked() == ["t-0", "t-1"]
+
+    await eventually(seen_anew)
+    await comes("t-2")
+    hours.ahead += queues.RANKING_IS_KEPT_FOR + 1
+    assert ["t-0", "t-1", "t-2"] == await ranked()
+
+
+async def test_nobody_else_hears_of_a_look_that_fails_after_the_answer() -> None:
+    """Whoever comes next looks himself, where what was seen is too old by then."""
+    look = Look[str](0.0)
+
+    async def sees() -> str:
+        return "seen"
+
+    async def fails() -> str:
+        raise unavailable("database_unavailable")
+
+    await look.renew(fails, older=0)
+    with pytest.raises(Unavailable):
+        await look.at(fails)
+    assert "seen" == await look.at(sees)
 
 
 async def test_the_ranking_says_when_it_has_not_seen_everybody(

@@ -1,12 +1,14 @@
 """Operators and queues: what waits, what ran lately, what is stuck, and whether all is there.
 
 These read a lot, and dashboards ask often: an answer is good for a moment, and however many ask at
-once, one of them looks.
+once, one of them looks. Who waits longest takes the longest to see, where many tenants have much:
+so that is told as it was seen, for a while, and seen anew once it was told.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
@@ -14,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from fastapi import Request
+from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from imagefleet.api.http.auth import Operator
@@ -46,6 +49,8 @@ from imagefleet.store.jobs.inspection import count_prunable, list_taken
 from imagefleet.store.letters.letters import count_unacknowledged
 
 STATS_ARE_GOOD_FOR: Final = 2.0  # seconds
+RANKING_IS_KEPT_FOR: Final = 30.0  # what is older, nobody is told
+RESTS: Final = 30  # times as long as it took, before it is seen anew: it takes 3 percent at most
 LEDGER_IS_GOOD_FOR: Final = 10.0  # for an hour after a first rollout it counts all jobs there are
 MOST_SHOWN: Final = 100
 TENANTS_SHOWN: Final = 20
@@ -64,14 +69,31 @@ class Look(Generic[Seen]):
 
     good_for: float
     _seen: tuple[Seen, float] | None = None
+    _took: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def at(self, look: Callable[[], Awaitable[Seen]]) -> Seen:
         """What `look` saw, a moment ago or now."""
+        seen = self._seen
+        if seen is None or seen[1] + self.good_for < monotonic():
+            seen = await self._anew(look, self.good_for)
+        return seen[0]
+
+    async def renew(self, look: Callable[[], Awaitable[Seen]], *, older: float) -> None:
+        """See what was seen so many seconds ago anew, for whoever comes next; unless it fails.
+
+        Not as often where that takes long.
+        """
+        with suppress(FleetError):
+            await self._anew(look, max(older, RESTS * self._took))
+
+    async def _anew(self, look: Callable[[], Awaitable[Seen]], older: float) -> tuple[Seen, float]:
         async with self._lock:
-            if self._seen is None or self._seen[1] < monotonic():
-                self._seen = (await look(), monotonic() + self.good_for)
-            return self._seen[0]
+            if self._seen is None or self._seen[1] + older < monotonic():
+                begun = monotonic()
+                seen, ended = await look(), monotonic()
+                self._seen, self._took = (seen, ended), ended - begun
+            return self._seen
 
 
 @dataclass
@@ -79,6 +101,7 @@ class Looks:
     """Those of one process."""
 
     stats: Look[QueueStats] = field(default_factory=lambda: Look(STATS_ARE_GOOD_FOR))
+    ranking: Look[Ranking] = field(default_factory=lambda: Look(RANKING_IS_KEPT_FOR))
     ledger: Look[LedgerView] = field(default_factory=lambda: Look(LEDGER_IS_GOOD_FOR))
 
 
@@ -86,7 +109,13 @@ class Looks:
 async def show_queues(request: Request, _key: Operator, tools: ToolsHere) -> Response:
     """Depths in Postgres and in SQS, the last hour's attempts and failures, and what is stuck."""
     looks: Looks = request.app.state.looks
-    return answer(await looks.stats.at(lambda: _stats(tools)))
+
+    def rank() -> Awaitable[Ranking]:
+        return _ranking(tools)
+
+    shown = answer(await looks.stats.at(lambda: _stats(tools, lambda: looks.ranking.at(rank))))
+    shown.background = BackgroundTask(looks.ranking.renew, rank, older=STATS_ARE_GOOD_FOR)
+    return shown
 
 
 @router.get("/v1/operator/ledger", **described("Look at the ledger", LedgerView))
@@ -112,10 +141,10 @@ async def show_prune(_key: Operator, tools: ToolsHere) -> Response:
     )
 
 
-async def _stats(tools: Tools) -> QueueStats:
+async def _stats(tools: Tools, rank: Callable[[], Awaitable[Ranking]]) -> QueueStats:
     """Whoever waits for it waits for the longest of three that look at once."""
     (messages, dead_letters), ranking, told = await asyncio.gather(
-        _messages(tools), _ranking(tools), _told(tools)
+        _messages(tools), rank(), _told(tools)
     )
     lanes = [each.model_copy(update={"messages": messages[each.lane]}) for each in told["lanes"]]
     ranked = {"tenants": ranking.tenants, "tenants_are_all_ranked": ranking.complete}

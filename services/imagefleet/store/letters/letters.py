@@ -116,10 +116,14 @@ async def get_dead_letter(connection: Connection, letter_or_job_id: UUID) -> Who
 
 
 # A page starts in the middle of its index, also by a plan that is made once for every page.
-_PAGE: Final = """
+_BETWEEN: Final = """
    AND (letters.died_at, letters.id) > (coalesce($1::timestamptz, '-infinity'),
                                         coalesce($2::uuid, '00000000-0000-0000-0000-000000000000'))
    AND letters.died_at <= coalesce($4::timestamptz, 'infinity')
+"""
+
+_PAGE: Final = f"""
+{_BETWEEN}
  ORDER BY letters.died_at, letters.id
  LIMIT $3
 """
@@ -139,12 +143,15 @@ LIST_OPEN_LETTERS: Final = f"""
 {_PAGE}
 """
 
+# In the order of the index that has all that is asked of them, so that it ends where it has enough.
 COUNT_OPEN_LETTERS: Final = f"""
 SELECT count(*)
   FROM (SELECT FROM dead_letters AS letters
         {_OPEN}
            AND NOT EXISTS (SELECT FROM jobs WHERE jobs.replay_of = letters.job_id)
-        {_PAGE}) AS bounded
+        {_BETWEEN}
+         ORDER BY letters.fingerprint, letters.died_at, letters.id
+         LIMIT $3) AS bounded
 """  # noqa: S608 - composed at import
 
 
