@@ -147,6 +147,7 @@ VERBS: Final = (
     ("operator", "edge invalidate --reason {text} {image_id}"),
     ("operator", "workers list --history --jobs"),
     ("operator", "workers drain --reason {text} {worker}"),
+    ("operator", "status"),
     ("operator", "ledger"),
     ("operator", "prune"),
     ("operator", "sweep"),

@@ -65,6 +65,9 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "cancelling.BEGIN_WALK": ("worker",),
         "cancelling.COUNT_CHOSEN": ("operator",),
         "cancelling.COUNT_CHOSEN_OF_TYPE": ("operator",),
+        "cancelling.COUNT_CHOSEN_OF_EACH": ("operator",),
+        "cancelling.COUNT_CHOSEN_OF_EACH_OF_TYPE": ("operator",),
+        "cancelling.FIND_NEXT_OWNER": ("worker",),
         "cancelling.COUNT_WALK": ("worker",),
         "cancelling.COUNT_WALK_OF_TYPE": ("worker",),
         "cancelling.FIND_OPEN": ("worker",),
@@ -73,6 +76,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "cancelling.RING_FIRST": ("operator",),
         "claims.CLAIM_JOBS": ("worker",),
         "workers.REGISTER_WORKER": ("worker",),
+        "workers.REQUEST_DRAIN": ("operator",),
         "workers.START_DRAIN": ("worker",),
         "claims.LOCK_WORKER": ("worker",),
         "workers.RETIRE_WORKER": ("worker",),
@@ -87,6 +91,7 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
         "letters.ACKNOWLEDGE": ("operator",),
         "letters.COUNT_UNACKNOWLEDGED": ("maintenance", "operator"),
         "letters.GET_LETTERS": ("worker", "operator"),
+        "faults.COUNT_HOURLY": ("operator",),
         "faults.GROUP_LETTERS": ("operator",),
         "faults.FIND_FAULTS": ("operator",),
         "letters.FIND_LETTERS": ("operator",),
@@ -345,8 +350,9 @@ RUN_BY: Final[Mapping[str, tuple[Role, ...]]] = MappingProxyType(
 # Parts of statements; the wholes that they are parts of are above.
 FRAGMENTS: Final = frozenset(
     {
-        "cancelling._CHOSEN",
-        "cancelling._NEWEST",
+        "cancelling._EACH",
+        "cancelling._OF_TYPE",
+        "cancelling._ONE",
         "cancelling._OPEN",
         "admissions._KEY_STANDS",
         "admissions._STANDS",

@@ -68,6 +68,7 @@ DECIDED: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("LISTEN_PORT", "PUBLIC_BASE_URL", "IMAGEFLEET_URL"), _LISTENS),
     "LISTEN_HOST": "`up` listens on this machine alone",
+    "TRUSTED_PROXIES": "`up` has nobody but its own console between a browser and the API",
     "HEALTH_LISTEN_HOST": "`up` listens on this machine alone",
     "HEALTH_LISTEN_PORT": "each process has a free port of its own, which is printed",
     "LOG_FORMAT": "`up` reads the lines itself; --verbose shows them all",

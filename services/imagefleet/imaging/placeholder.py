@@ -191,8 +191,7 @@ def _sum_of(average: float, waves: list[tuple[int, int, float]], size: tuple[int
     across = [_cosines(width, frequency) for frequency in range(8)]
     down = [_cosines(height, frequency) for frequency in range(8)]
     return [
-        average
-        + sum(value * across[cx][x] * down[cy][y] * (2 if cy else 1) for cx, cy, value in waves)
+        average + sum(value * across[cx][x] * down[cy][y] * 2 for cx, cy, value in waves)
         for y in range(height)
         for x in range(width)
     ]

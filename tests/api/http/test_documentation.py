@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from imagefleet.api.http.errors import STATUSES
+from imagefleet.store.database import Connection
 from tests.support.api import (
     ANY_KEYS_ROUTES,
     OPERATOR_ROUTES,
@@ -14,13 +15,17 @@ from tests.support.api import (
     Running,
     Serve,
 )
+from tests.support.factories import a_worker
 from tests.support.http import a_jpeg
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "api.md"
 
 
-async def test_the_examples_work_when_pasted(serve: Serve, tmp_path: Path) -> None:
+async def test_the_examples_work_when_pasted(
+    serve: Serve, worker: Connection, tmp_path: Path
+) -> None:
+    await a_worker(worker)
     async with serve(max_upload_bytes=50 * 2**20) as running:
         await paste_all(running, tmp_path)
 
@@ -57,7 +62,7 @@ def test_every_route_is_spoken_of() -> None:
     for route in (*ROUTES, *ANY_KEYS_ROUTES, *OPERATOR_ROUTES, *PUBLIC_ROUTES):
         path = route.path.partition("?")[0].replace("/s3/", "/{service}/")
         path = path.replace("{job}", "{jobId}").replace("{image}", "{imageId}")
-        path = path.replace("{letter}", "{letterId}")
+        path = path.replace("{letter}", "{letterId}").replace("{worker}", "{workerId}")
         path = path.replace("{invalidation}", "{invalidationId}")
         assert f"### {route.method} {path}\n" in text
 

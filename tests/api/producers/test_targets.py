@@ -177,7 +177,8 @@ async def test_all_of_a_target_is_cancelled_by_one_job(
     row = await job_row(owner, JobId(UUID(answer.json()["jobId"])))
     assert ("cancel_jobs", "fast", 0) == (row["type"], row["lane"], row["priority"])
     name = target.removeprefix("/v1/targets/")
-    assert {"target": name, "job_type": "noop", "reason": "wrong"} == row["payload"]
+    told = {"target": name, "job_type": "noop", "reason": "wrong", "every_tenant": False}
+    assert told == row["payload"]
     assert await ring_row(owner, row["id"]) is not None
     again = await acme.post(f"{target}/cancel")
     assert answer.json()["jobId"] != again.json()["jobId"]
