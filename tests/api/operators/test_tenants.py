@@ -436,6 +436,7 @@ async def test_who_waits_longest_is_told_as_it_was_seen_and_seen_anew_once_it_wa
     await comes("t-0")
     assert ["t-0"] == await ranked()
     await comes("t-1")
+    begun = hours.ahead
     hours.ahead += queues.STATS_ARE_GOOD_FOR + 1
     assert ["t-0"] == await ranked()
 
@@ -444,6 +445,7 @@ async def test_who_waits_longest_is_told_as_it_was_seen_and_seen_anew_once_it_wa
         return await ranked() == ["t-0", "t-1"]
 
     await eventually(seen_anew)
+    assert hours.ahead - begun < queues.RANKING_IS_KEPT_FOR, "by whoever waited for it"
     await comes("t-2")
     hours.ahead += queues.RANKING_IS_KEPT_FOR + 1
     assert ["t-0", "t-1", "t-2"] == await ranked()
